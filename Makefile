@@ -1,0 +1,44 @@
+# One line of help per target: `make help`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP_STAMP := $(VENV)/.setup
+BUILD_STAMP := $(VENV)/.build
+NATIVE := $(wildcard kernels/*.c kernels/*.h kernels/build_native.py allocator/*.c allocator/*.h allocator/build_native.py)
+PYTEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(BUILD_STAMP) ## make .venv with torch, DAF and the developers' tools
+
+$(SETUP_STAMP): pyproject.toml setup.py constraints.txt scripts/preflight
+	@PYTHON="$(PYTHON)" scripts/preflight
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "Installing torch and the tools into $(VENV) ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch setuptools cffi
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev]'
+	@touch $@ $(BUILD_STAMP)
+
+$(BUILD_STAMP): $(SETUP_STAMP) $(NATIVE)
+	@test $@ -nt $(firstword $(NATIVE)) -a -z "$$(find $(NATIVE) -newer $@)" || \
+	  { echo "Building the C modules ..."; $(BIN)/python setup.py -q build_ext --inplace; }
+	@touch $@
+
+demo: setup ## train a small GPT, plain and under DAF, with the live page; prints the comparison
+	@$(BIN)/python -m daf.demo
+
+test: setup ## run the tests
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS)
+
+check: setup ## ruff, mypy strict, clang-format and the house rules
+	@scripts/check
+
+bench: setup ## run the short benchmarks and print their tables
+	@$(BIN)/python -m benchmarks
+
+clean: ## remove everything that was built or installed here
+	rm -rf $(VENV) build *.egg-info allocator/*.so kernels/*.so

@@ -1,0 +1,26 @@
+"""DAF: a memory budget that a PyTorch training run keeps.
+
+Importing this package does nothing but define names; `daf.Session(...)` or `PYTORCH_ALLOCATOR=daf` switch DAF on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from daf.errors import DafError
+
+if TYPE_CHECKING:
+    from daf.session import Session
+
+__version__ = "0.1.0"
+__all__ = ["DafError", "Session", "__version__"]
+
+_LAZY = {"Session": "daf.session"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'daf' has no attribute {name!r}")
