@@ -1,13 +1,53 @@
-"""The `daf` command."""
+"""The `daf` command. Each subcommand lives in a module of its own and is imported when it is called."""
 
 from __future__ import annotations
+
+import importlib
 
 import click
 
 from daf import __version__
 
+# name -> (module, attribute, one line of help): the help page is shown without importing any of them
+_COMMANDS = {
+    "run": ("daf.run", "run", "Run a training script under DAF, with the sidecar and a summary at the end."),
+    "doctor": ("daf.doctor", "doctor", "Say what DAF finds on this machine, what is on and why."),
+    "demo": ("daf.demo", "demo", "Train a small GPT, plain and under DAF, and compare."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _LazyGroup(click.Group):
+    """A group that knows its commands by name, so that `daf --help` takes milliseconds."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in _COMMANDS:
+            return None
+        module, attribute, _help = _COMMANDS[name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_module, _attribute, text) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: daf run --budget 2GiB train.py. Or change nothing and set PYTORCH_ALLOCATOR=daf.",
+)
 @click.version_option(__version__, prog_name="daf")
 def main() -> None:
-    """A memory budget that a PyTorch training run keeps."""
+    """DAF gives a PyTorch training run a memory budget that it keeps.
+
+    Activations that autograd saves are held as bit planes in a paged pool; when memory runs short, the least
+    important bits go, not the run.
+    """
+
+
+if __name__ == "__main__":
+    main()

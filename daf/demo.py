@@ -1,0 +1,131 @@
+"""`make demo`: the same plain training script twice, without and with DAF, and what that changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from daf.sizes import format_bytes
+
+SCRIPT = pathlib.Path(__file__).with_name("demo_train.py")
+OnStep = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(slots=True)
+class Outcome:
+    """What one training run printed at its end."""
+
+    held_out_loss: float
+    peak_bytes: int
+    median_step_seconds: float
+    saved_bytes: int
+    evictions: int = 0
+
+
+@click.command()
+@click.option("--steps", default=100, show_default=True, help="Training steps of each of the two runs.")
+@click.option("--bits", default="auto", show_default=True, help="Width of saved activations under DAF.")
+def demo(steps: int, bits: str) -> None:
+    """Train a small GPT on the standard library's sources, plain and under DAF, and compare the two."""
+    from daf.server import Client, ensure_running
+
+    console = Console()
+    address = ensure_running()
+    client = Client(address)
+    console.print(f"Live page: {address}   metrics: {address}/metrics", soft_wrap=True, highlight=False)
+    with _progress(console) as progress:
+        plain = train("plain", steps, {}, progress, extra=["--count-saved"])
+        budget = plain.peak_bytes
+        halved = ""
+
+        def halve_midway(step: int, pid: int) -> None:
+            nonlocal halved
+            if step == steps // 2:
+                answer = client.put_budget(budget // 2, pid=pid)
+                halved = f"step {step}: budget {format_bytes(budget)} -> {format_bytes(budget // 2)}: {answer}"
+
+        settings = {"PYTORCH_ALLOCATOR": "daf", "DAF_BUDGET": str(budget), "DAF_BITS": bits, "DAF_NAME": "demo"}
+        under_daf = train("DAF", steps, settings, progress, on_step=halve_midway)
+    console.print(halved, highlight=False)
+    console.print(_table(plain, under_daf))
+
+
+def train(
+    label: str,
+    steps: int,
+    settings: Mapping[str, str],
+    progress: Progress,
+    *,
+    on_step: OnStep = lambda _step, _pid: None,
+    extra: list[str] | None = None,
+) -> Outcome:
+    """Run the training script in a process of its own, so that its peak memory is its own too."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DAF_BUDGET", "DAF_BITS"))}
+    environment.pop("PYTORCH_ALLOCATOR", None)
+    read_end, write_end = os.pipe()
+    command = [sys.executable, str(SCRIPT), "--steps", str(steps), "--report", str(write_end), *(extra or [])]
+    child = subprocess.Popen(command, env={**environment, **settings}, pass_fds=[write_end])
+    os.close(write_end)
+    task = progress.add_task(label, total=steps, loss="")
+    result: dict[str, float] = {}
+    with os.fdopen(read_end) as lines:
+        for line in lines:
+            result = json.loads(line)
+            if "step" in result:
+                progress.update(task, completed=result["step"], loss=f"loss {result['loss']:.3f}")
+                on_step(int(result["step"]), child.pid)
+    if child.wait() != 0 or "held_out_loss" not in result:
+        raise click.ClickException(f"the {label} run ended with code {child.returncode}; its messages are above")
+    outcome = Outcome(**result)  # type: ignore[arg-type]
+    if settings:
+        _add_daf_figures(outcome, child.pid)
+    return outcome
+
+
+def _add_daf_figures(outcome: Outcome, pid: int) -> None:
+    from daf.summary import final_values
+
+    values = final_values(pid)
+    outcome.saved_bytes = int(values["peak_saved_bytes"])
+    outcome.evictions = int(values["evictions_total"])
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:>5}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def _table(plain: Outcome, under_daf: Outcome) -> Table:
+    table = Table(title="The same script, plain and under DAF")
+    for column in ("", "plain", "DAF", "DAF / plain"):
+        table.add_column(column, justify="left" if not column else "right")
+
+    def row(label: str, a: float, b: float, show: Callable[[float], str]) -> None:
+        table.add_row(label, show(a), show(b), f"{b / a:.3f}" if a else "")
+
+    row("held-out loss", plain.held_out_loss, under_daf.held_out_loss, lambda loss: f"{loss:.3f}")
+    row("saved activations", plain.saved_bytes, under_daf.saved_bytes, format_bytes)
+    row("peak memory over imports", plain.peak_bytes, under_daf.peak_bytes, format_bytes)
+    row("median step", plain.median_step_seconds, under_daf.median_step_seconds, lambda s: f"{1000 * s:.0f} ms")
+    table.add_row("evictions", "", str(under_daf.evictions), "")
+    return table
+
+
+if __name__ == "__main__":
+    demo()

@@ -1,0 +1,133 @@
+"""One stretch of training under DAF: an arena, torch's allocator on top of it, and the engine."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from daf.config import Config
+from daf.errors import DafError
+
+_lock = threading.Lock()
+_active: Session | None = None
+
+
+class Session:
+    """DAF, switched on for as long as the session is open.
+
+    >>> with daf.Session(budget="2GiB") as session:   # doctest: +SKIP
+    ...     train()
+    ...     print(session.stats()["resident_bytes"])
+
+    The settings are those of the `DAF_*` variables, in lower case and without the prefix. One session is open at a
+    time in a process; one that the environment opened gives way to one that the script opens.
+    """
+
+    def __init__(self, config: Config | None = None, **settings: object) -> None:
+        if config is not None and settings:
+            raise ValueError(f"give a config or settings, not both: {', '.join(sorted(settings))}")
+        self.config = config or Config.read(settings)
+        self.arena: Any = None
+        self.engine: Any = None
+        self._owner_pid = 0
+        self._from_environment = False
+
+    def start(self) -> Session:
+        global _active
+        with _lock:
+            if _active is not None and _active is not self:
+                if not _active._from_environment:
+                    raise DafError("a daf.Session is open in this process already; close it first")
+                _active._stop()
+            _active = self
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Switch DAF off. Tensors and stashes that live on keep their memory until they are freed."""
+        global _active
+        with _lock:
+            if _active is self:
+                _active = None
+        self._stop()
+
+    def __enter__(self) -> Session:
+        return self.start()
+
+    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Return the arena's and the engine's numbers now."""
+        if self.arena is None:
+            raise DafError("the session is not open: use `with daf.Session(...)` or call start()")
+        return {**self.arena.stats(), **self.engine.stats()}
+
+    def set_budget(self, budget: str | int) -> Any:
+        """Change the budget while training goes on; return the outcome: applied, pending or refused, and why."""
+        if self.arena is None:
+            raise DafError("the session is not open: use `with daf.Session(...)` or call start()")
+        wanted = Config.read({"budget": budget}).budget
+        return self.arena.set_budget(wanted.resolve(free_bytes()))
+
+    def _start(self) -> None:
+        from daf.allocator import Arena
+        from daf.quant import Engine
+
+        config = self.config
+        self._owner_pid = os.getpid()
+        self.arena = Arena(
+            budget_bytes=config.budget.resolve(free_bytes()), page_bytes=config.page_bytes, name=config.name
+        )
+        self.engine = Engine(self.arena, bits=config.bits, floor=config.floor)
+        self.engine.install()
+        atexit.register(self.close)
+
+    def _stop(self) -> None:
+        if self._owner_pid != os.getpid():  # a forked child leaves its parent's session alone
+            return
+        atexit.unregister(self.close)
+        if self.engine is not None:
+            self.engine.remove()
+        if self.arena is not None:
+            self.arena.close()
+
+
+def active() -> Session | None:
+    """Return the session that is open in this process, if any."""
+    return _active
+
+
+def start_from_environment(environment: Mapping[str, str]) -> None:
+    """Open a session as the `DAF_*` variables say. Data loader workers and the like are left alone."""
+    if multiprocessing.current_process().name != "MainProcess":
+        return
+    session = Session(Config.from_environment(environment))
+    session._from_environment = True
+    session.start()
+
+
+def free_bytes() -> int:
+    """Return the memory that this process could still take: the machine's, or its control group's if that is less."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            with open(limit) as limit_file, open(used) as used_file:
+                free = min(free, int(limit_file.read()) - int(used_file.read()))
+        except (OSError, ValueError):  # no such group, or no limit ("max")
+            continue
+    return max(free, 0)
