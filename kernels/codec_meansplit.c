@@ -1,0 +1,155 @@
+/* Mean-split tree: a group is cut at its mean, each part at its own mean, and so on; a part decodes to its mean. And
+ * the same over the non-zero elements only, with an exact support plane (ReLU-like tensors).
+ *
+ * Header, stream 0:  | mean of the group, bf16 |
+ *         stream 1:  | d of the root, bf16 |                    d = mean of the upper part - mean of the lower part
+ *         stream s:  | d / d of the root, 8 bits | ... one byte for each of the 2^(s-1) nodes, lowest values first
+ * The parts' sizes are counts of plane bits, so the two means of a split follow from the parent's mean and d:
+ *         lower = mean - d * upper_count / count,  upper = lower + d
+ * A dropped plane takes its own headers along, and what is left is the best tree of that depth.
+ */
+#include "codec.h"
+#include "meansplit.h"
+
+static uint32_t head_bytes(uint32_t stream) {
+    return stream <= 1 ? 2 : 1u << (stream - 1);
+}
+
+/* Sum of the elements whose node is `node`: partial sums by position, then halves onto halves. Every path adds in
+ * this order. */
+static float node_sum(const float *x, const uint8_t *nodes, uint32_t node, uint32_t num, uint32_t lanes,
+                      uint32_t *count) {
+    float partial[64] = {0};
+    *count = 0;
+    for (uint32_t j = 0; j < num; j++) {
+        if (nodes[j] != node) continue;
+        partial[j % lanes] += x[j];
+        ++*count;
+    }
+    for (uint32_t half = lanes / 2; half; half /= 2)
+        for (uint32_t i = 0; i < half; i++) partial[i] += partial[i + half];
+    return partial[0];
+}
+
+/* The nodes of one level: sums, counts and means. */
+typedef struct level {
+    float mean[16];
+    uint32_t count[16];
+} level_t;
+
+static void measure_level(const dafi_group_job_t *job, const float *x, const uint8_t *nodes, uint32_t num,
+                          uint32_t num_nodes, level_t *level) {
+    for (uint32_t node = 0; node < num_nodes; node++) {
+        float sum = node_sum(x, nodes, node, num, job->lanes, &level->count[node]);
+        level->mean[node] = sum / (float)(level->count[node] ? level->count[node] : 1);
+    }
+}
+
+#define OUTSIDE 0xff /* the node of elements that are zero by the support plane */
+
+static void encode_tree(const dafi_group_job_t *job, const float *x, uint8_t *nodes, dafi_group_t *out) {
+    level_t level;
+    float root = 0.0f;
+    measure_level(job, x, nodes, out->num, 1, &level);
+    dafi_put16(out->head[0], dafi_to_bf16(level.mean[0]));
+    for (uint32_t s = 1; s <= job->bits; s++) {
+        uint32_t num_parents = 1u << (s - 1);
+        for (uint32_t j = 0; j < out->num; j++) {
+            if (nodes[j] == OUTSIDE) continue;
+            bool is_upper = x[j] > level.mean[nodes[j]];
+            if (is_upper) dafi_set_bit(out->plane[s], j);
+            nodes[j] = (uint8_t)(2 * nodes[j] + is_upper);
+        }
+        measure_level(job, x, nodes, out->num, 2 * num_parents, &level);
+        for (uint32_t i = 0; i < num_parents; i++) {
+            float d = dafi_split_distance(level.mean[2 * i], level.count[2 * i], level.mean[2 * i + 1],
+                                          level.count[2 * i + 1]);
+            dafi_split_put(s, i, d, &root, out->head[s]);
+        }
+    }
+}
+
+static void encode(const dafi_group_job_t *job, const float *x, dafi_group_t *out, bool has_support) {
+    uint8_t nodes[DAF_GROUP] = {0};
+    for (uint32_t j = 0; has_support && j < out->num; j++) {
+        if (x[j] != 0.0f)
+            dafi_set_bit(out->plane[0], j);
+        else
+            nodes[j] = OUTSIDE;
+    }
+    if (!dafi_is_escaped(x, out->num)) {
+        encode_tree(job, x, nodes, out);
+        return;
+    }
+    uint16_t mean;
+    dafi_escape_encode(x, job->bits, out, &mean);
+    dafi_put16(out->head[0], DAFI_BF16_NAN);
+    dafi_put16(out->head[1], mean);
+}
+
+static void encode_all(const dafi_group_job_t *job, const float *x, dafi_group_t *out) {
+    encode(job, x, out, false);
+}
+static void encode_support(const dafi_group_job_t *job, const float *x, dafi_group_t *out) {
+    encode(job, x, out, true);
+}
+
+/* Fills nodes with each element's leaf and mean with the leaves' values. */
+static void decode_tree(const dafi_group_job_t *job, const dafi_group_t *in, uint8_t *nodes, float mean[16]) {
+    uint32_t count[16] = {0};
+    float root = 0.0f;
+    for (uint32_t j = 0; j < in->num; j++) count[0] += nodes[j] != OUTSIDE;
+    mean[0] = dafi_from_bf16(dafi_get16(in->head[0]));
+    for (uint32_t s = 1; s <= job->live; s++) {
+        uint32_t upper[8] = {0};
+        for (uint32_t j = 0; j < in->num; j++) {
+            if (nodes[j] == OUTSIDE) continue;
+            bool is_upper = dafi_bit(in->plane[s], j);
+            upper[nodes[j]] += is_upper;
+            nodes[j] = (uint8_t)(2 * nodes[j] + is_upper);
+        }
+        for (uint32_t i = 1u << (s - 1); i-- > 0;) {
+            float d = dafi_split_get(s, i, in->head[s], &root);
+            float lower = mean[i] - d * ((float)upper[i] / (float)(count[i] ? count[i] : 1));
+            mean[2 * i + 1] = lower + d;
+            mean[2 * i] = lower;
+            count[2 * i + 1] = upper[i];
+            count[2 * i] = count[i] - upper[i];
+        }
+    }
+}
+
+static void decode(const dafi_group_job_t *job, const dafi_group_t *in, float *x, bool has_support) {
+    uint8_t nodes[DAF_GROUP] = {0};
+    float mean[16];
+    for (uint32_t j = 0; has_support && j < in->num; j++) nodes[j] = dafi_bit(in->plane[0], j) ? 0 : OUTSIDE;
+    if (isnan(dafi_from_bf16(dafi_get16(in->head[0])))) {
+        dafi_escape_decode(in, job->live, dafi_get16(in->head[1]), x);
+        for (uint32_t j = 0; j < in->num; j++)
+            if (nodes[j] == OUTSIDE)
+                x[j] = 0.0f;
+            else if (has_support)
+                x[j] = dafi_not_zero(x[j], job->least);
+        return;
+    }
+    decode_tree(job, in, nodes, mean);
+    for (uint32_t i = 0; has_support && i < 1u << job->live; i++) mean[i] = dafi_not_zero(mean[i], job->least);
+    for (uint32_t j = 0; j < in->num; j++) x[j] = nodes[j] == OUTSIDE ? 0.0f : mean[nodes[j]];
+}
+
+static void decode_all(const dafi_group_job_t *job, const dafi_group_t *in, float *x) {
+    decode(job, in, x, false);
+}
+static void decode_support(const dafi_group_job_t *job, const dafi_group_t *in, float *x) {
+    decode(job, in, x, true);
+}
+
+static const dafi_group_codec_t all = {false, head_bytes, encode_all, decode_all};
+static const dafi_group_codec_t support = {true, head_bytes, encode_support, decode_support};
+
+const dafi_codec_t dafi_codec_meansplit = {
+    "meansplit", 1, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &all,
+};
+const dafi_codec_t dafi_codec_support = {
+    "support", 1, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &support,
+};
