@@ -11,6 +11,12 @@ from daf import __version__
 # name -> (module, attribute, one line of help): the help page is shown without importing any of them
 _COMMANDS = {
     "run": ("daf.run", "run", "Run a training script under DAF, with the sidecar and a summary at the end."),
+    "serve": ("daf.server.commands", "serve", "Serve the live page, the API and the metrics of all runs."),
+    "page": ("daf.server.commands", "page", "Print a link that opens the live page with the right to change budgets."),
+    "top": ("daf.server.commands", "top", "Watch all runs in the terminal, and set their budgets."),
+    "ps": ("daf.server.commands", "ps", "List DAF processes: the living, the finished, the crashed."),
+    "budget": ("daf.server.commands", "budget", "Show the budget of a run, or change it while it goes on."),
+    "events": ("daf.server.commands", "events", "Print what happened: evictions, resizes, out of memory."),
     "doctor": ("daf.doctor", "doctor", "Say what DAF finds on this machine, what is on and why."),
     "demo": ("daf.demo", "demo", "Train a small GPT, plain and under DAF, and compare."),
 }

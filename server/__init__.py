@@ -1,1 +1,24 @@
-"""The sidecar: reads stats pages, writes commands; REST, events, Prometheus. Never imports torch."""
+"""The sidecar: reads stats pages, writes commands; REST, events, Prometheus. Never imports torch.
+
+Others use `ensure_running()` (start one, or find the one that runs) and `Client` (talk to it).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from daf.server.client import Client, SidecarError
+    from daf.server.launch import ensure_running
+
+__all__ = ["Client", "SidecarError", "ensure_running"]
+
+_LAZY = {"Client": "daf.server.client", "SidecarError": "daf.server.client", "ensure_running": "daf.server.launch"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'daf.server' has no attribute {name!r}")

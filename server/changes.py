@@ -1,0 +1,164 @@
+"""Carrying out a wish: from what a person wrote to what each process made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from daf.server.fleet import Fleet, Member, Reading, Selection
+from daf.server.models import MAX_BYTES, OutcomeAnswer
+from daf.server.preview import preview
+from daf.server.problems import ProblemError
+from daf.sizes import parse_bytes, parse_percent
+
+POLL_SECONDS = 0.004
+WorstState = Literal["applied", "pending", "refused", "preview"]
+_WORST: tuple[WorstState, ...] = ("preview", "applied", "pending", "refused")
+
+
+def chosen(fleet: Fleet, selection: Selection) -> list[tuple[Member, Reading]]:
+    """Return the live processes that a change is about: all of one job, never of two by accident."""
+    members = fleet.select(selection, live_only=True)
+    if not members:
+        ended = fleet.select(selection)
+        detail = f"No live process matches {selection}" + ("; what matches has ended" if ended else "")
+        raise ProblemError(404, "no-such-process", detail)
+    jobs = sorted({member.job for member in members})
+    if len(jobs) > 1:
+        raise ProblemError(409, "ambiguous", f"{len(jobs)} jobs match {selection}: name one", jobs=jobs[:20])
+    readings = fleet.read(members)
+    if not readings:
+        raise ProblemError(409, "unreadable", f"The stats page of {selection} cannot be read: {members[0].error}")
+    return readings
+
+
+def wanted_bytes(budget: int | str, reading: Reading) -> int:
+    """Return the bytes that `budget` means for this process; a percentage is of what it started with."""
+    if isinstance(budget, int):
+        return budget
+    percent = parse_percent(budget)
+    if percent is not None:
+        start = reading.values.get("initial_budget_bytes") or reading.values.get("budget_bytes", 0)
+        num_bytes = int(start * percent)
+    else:
+        num_bytes = _parsed(budget)
+    if not 1 <= num_bytes <= MAX_BYTES:
+        raise ProblemError(422, "invalid-request", f"{budget!r} is {num_bytes} bytes; it must be 1 to {MAX_BYTES}")
+    return num_bytes
+
+
+def _parsed(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ProblemError(422, "invalid-request", str(error)) from None
+
+
+@dataclass(slots=True)
+class Change:
+    """One command to one process."""
+
+    member: Member
+    before: Reading
+    budget_bytes: int
+    generation: int
+    started: float
+
+    def answer(self, state: WorstState, reading: Reading, *, least_bytes: int = 0, reason: str = "") -> OutcomeAnswer:
+        return OutcomeAnswer(
+            process=self.member.id,
+            state=state,
+            budget_bytes=self.budget_bytes,
+            before_bytes=int(self.before.values.get("budget_bytes", 0)),
+            resident_bytes=int(reading.values.get("resident_bytes", 0)),
+            least_bytes=least_bytes or int(reading.values.get("least_bytes", 0)),
+            reason=reason,
+            generation=self.generation,
+            seconds=round(time.monotonic() - self.started, 6),
+        )
+
+
+def would_do(budget: int | str, readings: list[tuple[Member, Reading]]) -> list[OutcomeAnswer]:
+    """Return what the budget would do, and change nothing."""
+    answers = []
+    for member, reading in readings:
+        num_bytes = wanted_bytes(budget, reading)
+        answer = Change(member, reading, num_bytes, 0, time.monotonic()).answer("preview", reading)
+        answer.preview = preview(reading.values, reading.slots, num_bytes)
+        answers.append(answer)
+    return answers
+
+
+async def set_budget(
+    budget: int | str, readings: list[tuple[Member, Reading]], fleet: Fleet, wait_seconds: float
+) -> list[OutcomeAnswer]:
+    """Ask every process for the budget and return the outcomes, those that came within `wait_seconds`."""
+    wishes = [(member, reading, wanted_bytes(budget, reading)) for member, reading in readings]
+    answers = []
+    for member, reading, num_bytes in wishes:
+        change = Change(member, reading, num_bytes, 0, time.monotonic())
+        if num_bytes == int(reading.values.get("budget_bytes", 0)) and not _is_pending(member):
+            answers.append(asyncio.sleep(0, change.answer("applied", reading, reason="this is the budget already")))
+        else:
+            _send(change, member, lambda member=member, n=num_bytes: member.page.request_budget(n))  # type: ignore[misc]
+            answers.append(_outcome(change, fleet, wait_seconds))
+    return list(await asyncio.gather(*answers))
+
+
+async def set_paused(
+    paused: bool, readings: list[tuple[Member, Reading]], fleet: Fleet, wait_seconds: float
+) -> list[OutcomeAnswer]:
+    answers = []
+    for member, reading in readings:
+        change = Change(member, reading, int(reading.values.get("budget_bytes", 0)), 0, time.monotonic())
+        _send(change, member, lambda member=member: member.page.request_pause(paused))  # type: ignore[misc]
+        answers.append(_outcome(change, fleet, wait_seconds))
+    return list(await asyncio.gather(*answers))
+
+
+def worst(answers: list[OutcomeAnswer]) -> WorstState:
+    return max((answer.state for answer in answers), key=_WORST.index)
+
+
+def _send(change: Change, member: Member, send: Callable[[], int]) -> None:
+    try:
+        change.generation = send()
+    except Exception as error:
+        raise ProblemError(409, "unreachable", f"Process {member.id} takes no commands: {error}") from None
+
+
+def _is_pending(member: Member) -> bool:
+    """Whether an earlier command of ours has no final outcome yet, so that the present budget may still change."""
+    return member.pending_generation > 0 and _settled(member, member.pending_generation) is None
+
+
+def _settled(member: Member, generation: int) -> object | None:
+    outcome = member.page.outcome(generation)
+    return outcome if outcome is not None and outcome.state != "pending" else None
+
+
+async def _outcome(change: Change, fleet: Fleet, wait_seconds: float) -> OutcomeAnswer:
+    """Poll for the outcome: the process takes commands at its next heartbeat or arena call."""
+    member, deadline = change.member, change.started + wait_seconds
+    member.pending_generation = change.generation
+    while True:
+        outcome = member.page.outcome(change.generation)
+        if outcome is not None and (outcome.state != "pending" or time.monotonic() >= deadline):
+            reading = _latest(fleet, change)
+            return change.answer(_state(outcome.state), reading, least_bytes=outcome.least_bytes, reason=outcome.reason)
+        if time.monotonic() >= deadline:
+            reason = "the process has not answered yet" if outcome is None else outcome.reason
+            return change.answer("pending", _latest(fleet, change), reason=reason)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _latest(fleet: Fleet, change: Change) -> Reading:
+    found = fleet.read([change.member])
+    return found[0][1] if found else change.before
+
+
+def _state(text: str) -> WorstState:
+    return "applied" if text == "applied" else "refused" if text == "refused" else "pending"

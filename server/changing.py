@@ -1,0 +1,106 @@
+"""The routes that change something. The guard has let nobody here without a credential, but for logging in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from daf.server import changes, models
+from daf.server.guards import unauthorized
+from daf.server.problems import ProblemError
+from daf.server.selecting import Beside, Selected
+from daf.server.state import Sidecar
+
+router = APIRouter()
+Wait = Annotated[
+    float, Query(ge=0, le=30, description="Seconds to wait for the outcome; what is not final is `pending`.")
+]
+
+
+@router.put(
+    "/v1/budget",
+    tags=["budget"],
+    summary="Change the budget of a process, a rank or a whole job",
+    response_model=models.BudgetOutcome,
+    responses={202: {"model": models.BudgetOutcome, "description": "Sent, not applied yet"}},
+)
+async def put_budget(
+    request: Request,
+    change: models.BudgetChange,
+    sidecar: Beside,
+    selection: Selected,
+    *,
+    dry_run: Annotated[bool, Query(description="Only say what would be evicted.")] = False,
+    wait: Wait = 1.0,
+) -> Response:
+    readings = changes.chosen(sidecar.fleet, selection)
+    if dry_run:
+        return _answer(changes.would_do(change.budget, readings))
+    async with _waiting(sidecar):
+        answers = await changes.set_budget(change.budget, readings, sidecar.fleet, wait)
+    _note(sidecar, request, "budget", change.budget, answers)
+    return _answer(answers)
+
+
+@router.post(
+    "/v1/compression",
+    tags=["compression"],
+    summary="Pause or resume the compression of activations",
+    response_model=models.CompressionOutcome,
+    responses={202: {"model": models.CompressionOutcome, "description": "Sent, not applied yet"}},
+)
+async def post_compression(
+    request: Request, change: models.CompressionChange, sidecar: Beside, selection: Selected, wait: Wait = 1.0
+) -> Response:
+    readings = changes.chosen(sidecar.fleet, selection)
+    async with _waiting(sidecar):
+        answers = await changes.set_paused(change.paused, readings, sidecar.fleet, wait)
+    _note(sidecar, request, "pause" if change.paused else "resume", None, answers)
+    return _answer(answers)
+
+
+@router.post("/v1/login", tags=["sidecar"], summary="Trade a one-time code for a session key")
+async def login(request: Request, body: models.Login, sidecar: Beside) -> models.Session:
+    key = sidecar.keyring.redeem(body.code)
+    sidecar.audit.note(_who(request), "login", outcome="applied" if key else "refused")
+    if key is None:
+        raise unauthorized()
+    return models.Session(key=key)
+
+
+@router.post("/v1/links", tags=["sidecar"], summary="Make a link that opens the page with the right to change things")
+async def make_link(sidecar: Beside) -> models.Link:
+    return models.Link(url=f"{sidecar.address}/#code={sidecar.keyring.new_code()}")
+
+
+def _answer(answers: list[models.OutcomeAnswer]) -> Response:
+    """200 when all is done, 202 while some is pending, 409 when any was refused, with all outcomes in each case."""
+    state = changes.worst(answers)
+    outcomes: list[dict[str, Any]] = [answer.model_dump() for answer in answers]
+    if state == "refused":
+        reasons = "; ".join(f"{a.process}: {a.reason}" for a in answers if a.state == "refused")
+        raise ProblemError(409, "refused", reasons, state=state, outcomes=outcomes)
+    return JSONResponse({"state": state, "outcomes": outcomes}, status_code=202 if state == "pending" else 200)
+
+
+def _note(sidecar: Sidecar, request: Request, what: str, wish: object, answers: list[models.OutcomeAnswer]) -> None:
+    for answer in answers:
+        facts = answer.model_dump(exclude={"preview"})
+        sidecar.audit.note(_who(request), what, wish=wish, **facts)
+        sidecar.hub.publish("change", {"what": what, "time": sidecar.fleet.clock(), **facts})
+
+
+def _who(request: Request) -> str:
+    client = request.client.host if request.client else "unix socket"
+    return f"{getattr(request.state, 'who', None) or 'nobody'} from {client or 'unix socket'}"
+
+
+def _waiting(sidecar: Sidecar) -> asyncio.Semaphore:
+    if sidecar.waits.locked():
+        raise ProblemError(
+            429, "too-many-requests", "Too many changes wait for their outcome", headers={"Retry-After": "1"}
+        )
+    return sidecar.waits

@@ -1,0 +1,172 @@
+"""The terminal commands that look at runs and steer them. Each parses; what is shown is rendered in `tables`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+import click
+
+from daf.server.settings import DEFAULT_HOST, DEFAULT_PORT
+
+
+class _Command(click.Command):
+    """A command whose failures are one line: what DAF says went wrong."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from daf.errors import DafError
+
+        try:
+            return super().invoke(ctx)
+        except DafError as error:
+            raise click.ClickException(str(error)) from None
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+@click.command(cls=_Command)
+@click.option(
+    "--host",
+    default=DEFAULT_HOST,
+    show_default=True,
+    help="Address to listen on. Others than loopback need the token for reading too.",
+)
+@click.option(
+    "--port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port; 0 takes a free one, and so does the default one where it is taken.",
+)
+@click.option("--allow-host", multiple=True, help="A further name under which the sidecar may be asked for.")
+@click.option("--idle-exit", default=0.0, help="End after so many seconds in which nothing needed it; 0 for never.")
+@click.option("--quiet", is_flag=True, help="Print no link.")
+def serve(host: str, port: int, allow_host: tuple[str, ...], idle_exit: float, quiet: bool) -> None:
+    """Serve the live page, the API and the metrics of all DAF runs of yours on this machine.
+
+    \b
+    Prints the page's address, with a one-time link that may change budgets. Open it anew with `daf page`.
+    """
+    from daf.server.runtime import runtime_dir
+    from daf.server.serve import serve as run_server
+    from daf.server.settings import Settings
+    from daf.server.state import Sidecar
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    settings = Settings(runtime_dir(), host, port, frozenset(name.lower() for name in allow_host))
+
+    def announce(sidecar: Sidecar) -> None:
+        if quiet:
+            return
+        click.echo(f"address  {sidecar.address}")
+        click.echo(f"page     {sidecar.address}/#code={sidecar.keyring.new_code()}")
+        click.echo(f"metrics  {sidecar.address}/metrics")
+        click.echo(f"token    {settings.token_path}")
+
+    run_server(settings, announce=announce, idle_exit_seconds=idle_exit)
+
+
+@click.command(cls=_Command)
+def page() -> None:
+    """Print a link that opens the live page with the right to change budgets; starts a sidecar if need be."""
+    client = _started_client()
+    click.echo(client.page_link())
+
+
+@click.command(cls=_Command)
+@_json
+def ps(as_json: bool) -> None:
+    """List DAF processes: the living, the finished, the crashed."""
+    from daf.server.tables import process_table, show
+
+    client = _client()
+    processes = client.processes()
+    if as_json:
+        click.echo(json.dumps(processes, indent=2))
+        return
+    stats = {one["process"]: one for one in client.get("/v1/stats")["processes"]}
+    show(process_table(processes["processes"], stats), empty="No DAF process: start one with `daf run train.py`.")
+
+
+@click.command(cls=_Command)
+@click.argument("size", required=False)
+@click.option("--pid", type=int, help="The process; not needed where only one runs.")
+@click.option("--job", help="All ranks of this job, or of the run of this name.")
+@click.option("--rank", type=int, help="One rank of the job.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be evicted.")
+@click.option("--wait", default=5.0, show_default=True, help="Seconds to wait for the outcome.")
+@_json
+def budget(
+    size: str | None, *, pid: int | None, job: str | None, rank: int | None, dry_run: bool, wait: float, as_json: bool
+) -> None:
+    """Show the budget, or change it to SIZE while training goes on.
+
+    \b
+    daf budget 2GiB            a number of bytes
+    daf budget 50% --pid 4711  half of what the process started with
+    """
+    from daf.server.tables import budget_table, outcome_table, show
+
+    client = _client()
+    where: dict[str, Any] = {"pid": pid, "job": job, "rank": rank}
+    if size is None:
+        found = client.get("/v1/budget", process=pid, job=job, rank=rank)
+        click.echo(json.dumps(found, indent=2)) if as_json else show(budget_table(found["processes"]))
+        return
+    answer = client.put_budget(size, dry_run=dry_run, wait=wait, **where)
+    if as_json:
+        click.echo(json.dumps({"state": answer.state, "outcomes": answer.outcomes}, indent=2))
+    else:
+        show(outcome_table(answer.outcomes))
+    if answer.state == "refused":
+        raise SystemExit(1)
+
+
+@click.command(cls=_Command)
+@click.option("-f", "--follow", is_flag=True, help="Go on as they come.")
+@click.option("-n", "--last", default=50, show_default=True, help="How many of the past ones.")
+@click.option("--kind", help="Only this kind: evict, resize, oom, change, process, ...")
+@_json
+def events(follow: bool, last: int, kind: str | None, as_json: bool) -> None:
+    """Print what happened: evictions, resizes, OOMs, processes that came and went."""
+    from daf.server.tables import event_line
+
+    client = _client()
+    found = client.get("/v1/events", kind=kind, limit=5000)
+    _print_events(found["events"][-last:], as_json, event_line)
+    while follow:
+        time.sleep(0.5)
+        found = client.get("/v1/events", kind=kind, since=found["next"], limit=5000)
+        _print_events(found["events"], as_json, event_line)
+
+
+@click.command(cls=_Command)
+@click.option("--interval", default=1.0, show_default=True, help="Seconds between looks.")
+def top(interval: float) -> None:
+    """Watch all runs in the terminal: budget, resident, fragmentation, bits by layer, evictions.
+
+    Press b to set the budget of the chosen run.
+    """
+    from daf.server.top import run_top
+
+    run_top(_client(), interval)
+
+
+def _print_events(found: list[dict[str, Any]], as_json: bool, line: Any) -> None:
+    for event in found:
+        click.echo(json.dumps(event) if as_json else line(event))
+
+
+def _client() -> Any:
+    from daf.server.client import Client
+
+    return Client.find()
+
+
+def _started_client() -> Any:
+    from daf.server import Client, ensure_running
+
+    return Client(ensure_running())

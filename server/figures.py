@@ -1,0 +1,58 @@
+"""The numbers that the page, the terminal and Prometheus show, worked out once, here, from what a stats page holds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping
+
+import psutil
+
+from daf.server.fleet import LIVE, Member, Reading
+
+
+def derived(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the ratios that people ask for.
+
+    compression_ratio: what plain training would hold for the saved activations, over what is held.
+    budget_used_ratio: how full the budget is.
+    """
+    planes, raw = values.get("plane_bytes", 0), values.get("saved_raw_bytes", 0)
+    budget, resident = values.get("budget_bytes", 0), values.get("resident_bytes", 0)
+    return {
+        "compression_ratio": raw / planes if planes > 0 else 0.0,
+        "budget_used_ratio": resident / budget if budget > 0 else 0.0,
+        "saved_bytes": max(0.0, raw - planes),
+    }
+
+
+def process_memory(member: Member) -> dict[str, int]:
+    """Return what the operating system says the process takes; empty for one that is gone or not readable."""
+    if member.state != LIVE:
+        return {}
+    with contextlib.suppress(psutil.Error, OSError):
+        info = _process(member.page.identity.pid, member.id).memory_info()
+        return {"process_resident_bytes": int(info.rss), "process_virtual_bytes": int(info.vms)}
+    return {}
+
+
+@functools.lru_cache(maxsize=256)
+def _process(pid: int, _member_id: str) -> psutil.Process:
+    return psutil.Process(pid)
+
+
+def figures(member: Member, reading: Reading) -> dict[str, object]:
+    """Return one member's numbers as `/v1/stats` and the stream show them."""
+    memory = process_memory(member)
+    values = {**reading.values, **memory}
+    if memory:
+        outside = memory["process_resident_bytes"] - reading.values.get("resident_bytes", 0)
+        values["outside_bytes"] = max(0.0, outside)
+    return {
+        "process": member.id,
+        "state": member.state,
+        "time": round(reading.time, 3),
+        "heartbeat_age_seconds": round(reading.heartbeat_age_seconds, 3),
+        "values": values,
+        "derived": {name: round(value, 6) for name, value in derived(reading.values).items()},
+    }

@@ -1,0 +1,187 @@
+"""All DAF processes of this user on this machine: the living, the finished, the crashed.
+
+A member is read only through `Member.read`, which turns whatever a page could do wrong into a member that is marked
+unreadable: one bad file never takes the others with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from daf.server.history import History
+from daf.server.settings import Limits
+from daf.server.source import Discover, Page
+from daf.server.widths import Widths
+
+LIVE, FINISHED, CRASHED, UNREADABLE = "live", "finished", "crashed", "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One snapshot of a member, made safe: every value is a finite number, every list is bounded."""
+
+    time: float
+    values: Mapping[str, float]
+    slots: Sequence[Any]
+    heartbeat_age_seconds: float
+
+
+@dataclass(slots=True)
+class Member:
+    """One process and what the sidecar knows of it."""
+
+    id: str
+    page: Page
+    first_seen: float
+    state: str = LIVE
+    ended_at: float | None = None
+    error: str = ""
+    last: Reading | None = None
+    last_event_id: int = 0
+    pending_generation: int = 0  # of the last command that was sent; 0 for none
+    history: History | None = None
+    widths: Widths = field(default_factory=Widths)
+
+    @property
+    def job(self) -> str:
+        """The torchrun job, or for a process on its own a job of one."""
+        return self.page.identity.job_id or self.id
+
+    @property
+    def rank(self) -> int:
+        return max(0, self.page.identity.rank)
+
+    @property
+    def label(self) -> str:
+        """The name a person knows the run by."""
+        return self.page.identity.name or f"pid {self.page.identity.pid}"
+
+    def read(self, now: float, max_slots: int) -> Reading | None:
+        """Take a snapshot; None, and the reason in `error`, where the page cannot be read."""
+        try:
+            snapshot = self.page.snapshot()
+            values = {name: _finite(value) for name, value in snapshot.values.items()}
+            age = max(0.0, _finite(snapshot.heartbeat_age_seconds))
+            self.last = Reading(now, values, list(snapshot.slots[:max_slots]), age)
+        except Exception as error:  # the page is another program's: anything may be in it
+            self.error = f"{type(error).__name__}: {error}"[:300]
+            return None
+        self.error = ""
+        return self.last
+
+    def look(self, now: float) -> bool:
+        """Ask the page for its state; returns whether it changed."""
+        try:
+            state = self.page.state()
+        except Exception as error:
+            self.error, state = f"{type(error).__name__}: {error}"[:300], UNREADABLE
+        changed = state != self.state
+        self.state = state
+        if state == LIVE:
+            self.ended_at = None
+        elif self.ended_at is None:
+            self.ended_at = now
+        return changed
+
+    def forget(self) -> None:
+        if self.history is not None:
+            self.history.close(remove=True)
+        with contextlib.suppress(Exception):
+            self.page.close()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which processes a request is about. Empty means all."""
+
+    process: str | None = None
+    job: str | None = None
+    rank: int | None = None
+
+    def covers(self, member: Member) -> bool:
+        return (
+            self.process in (None, member.id, str(member.page.identity.pid))
+            and self.job in (None, member.job, member.page.identity.name or None)
+            and self.rank in (None, member.rank)
+        )
+
+    def __str__(self) -> str:
+        named = {"process": self.process, "job": self.job, "rank": self.rank}
+        return ", ".join(f"{key} {value!r}" for key, value in named.items() if value is not None) or "any process"
+
+
+class Fleet:
+    """The members by id (`<pid>-<start time>`), kept up to date by `refresh`."""
+
+    def __init__(
+        self,
+        discover: Discover,
+        *,
+        limits: Limits | None = None,
+        history_dir: pathlib.Path | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._discover = discover
+        self._limits = limits or Limits()
+        self._history_dir = history_dir
+        self.clock = clock
+        self.members: dict[str, Member] = {}
+
+    def refresh(self) -> list[tuple[Member, str]]:
+        """Look for new processes and changed states; returns what changed, as (member, what)."""
+        now, changes = self.clock(), []
+        for page in self._discover():
+            member_id = pathlib.Path(page.path).stem
+            if member_id not in self.members and len(self.members) < self._limits.processes:
+                member = Member(member_id, page, first_seen=now)
+                self.members[member_id] = member
+                member.look(now)
+                changes.append((member, "appeared"))
+        lasting = [member for member in self.members.values() if member.state in (LIVE, UNREADABLE)]
+        changes += [(member, member.state) for member in lasting if member.look(now)]
+        changes += [(member, "forgotten") for member in self._drop_old(now)]
+        return changes
+
+    def history_of(self, member: Member, reading: Reading) -> History:
+        if member.history is None:
+            path = self._history_dir / f"{member.id}.history" if self._history_dir else None
+            member.history = History(charted_fields(reading.values), path)
+        return member.history
+
+    def select(self, selection: Selection, *, live_only: bool = False) -> list[Member]:
+        found = [m for m in self.members.values() if selection.covers(m) and (m.state == LIVE or not live_only)]
+        return sorted(found, key=lambda m: (m.state != LIVE, m.job, m.rank, m.id))
+
+    def read(self, members: Iterable[Member]) -> list[tuple[Member, Reading]]:
+        """Take one snapshot of each; of an ended one whose page is gone, the last that was taken."""
+        found = []
+        for member in members:
+            reading = member.read(self.clock(), self._limits.slots) or member.last
+            if reading is not None:
+                found.append((member, reading))
+        return found
+
+    def _drop_old(self, now: float) -> list[Member]:
+        ended = [m for m in self.members.values() if m.ended_at is not None]
+        ended.sort(key=lambda m: m.ended_at or 0.0)
+        excess = len(ended) - self._limits.ended_processes
+        old = [m for i, m in enumerate(ended) if i < excess or now - (m.ended_at or now) > self._limits.ended_seconds]
+        for member in old:
+            del self.members[member.id]
+            member.forget()
+        return old
+
+
+def charted_fields(values: Mapping[str, float]) -> list[str]:
+    """All but the slots' own figures: the page decides what there is."""
+    return sorted(values)
+
+
+def _finite(value: float) -> float:
+    return value if isinstance(value, int) or math.isfinite(value) else 0.0

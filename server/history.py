@@ -1,0 +1,168 @@
+"""What the figures of a process were: fixed memory, several resolutions, whatever the length of the run.
+
+A row is one sample of every charted field. Rows go to a ring of each resolution:
+
+    1 s   x  900   the last quarter of an hour
+    10 s  x 2160   the last six hours
+    60 s  x 1440   the last day
+
+A ring lies in a file of the runtime folder, mapped: a sidecar that is killed and started again finds what it knew.
+Layout, all 8-byte doubles: `[rows written][row 0: time, field 0, field 1, ...][row 1 ...]...`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import pathlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+LEVELS = ((1.0, 900), (10.0, 2160), (60.0, 1440))
+MAX_FIELDS = 96
+HEADER_BYTES = 8192
+MAGIC = "daf-history-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Columns over time, all of one length, oldest first."""
+
+    step_seconds: float
+    times: list[float]
+    columns: dict[str, list[float]]
+
+
+class Ring:
+    """The last `capacity` rows at one resolution, in `buffer`, which nobody else writes."""
+
+    def __init__(self, buffer: memoryview, *, step_seconds: float, capacity: int, num_columns: int) -> None:
+        self._cells = buffer.cast("d")
+        self.step_seconds = step_seconds
+        self._capacity = capacity
+        self._width = num_columns + 1
+        self._row = struct.Struct(f"{self._width}d")
+
+    @staticmethod
+    def num_bytes(capacity: int, num_columns: int) -> int:
+        return 8 * (1 + capacity * (num_columns + 1))
+
+    def __len__(self) -> int:
+        return min(int(self._cells[0]), self._capacity)
+
+    def add(self, time: float, row: Sequence[float]) -> None:
+        """Append the row, or put it in place of the last one where both fall into one step."""
+        written = int(self._cells[0])
+        if written and int(time / self.step_seconds) == int(self._at(written - 1) / self.step_seconds):
+            written -= 1
+        base = 1 + (written % self._capacity) * self._width
+        self._cells[base] = time
+        for i, value in enumerate(row, base + 1):
+            self._cells[i] = value
+        self._cells[0] = written + 1
+
+    def oldest_time(self) -> float | None:
+        return self._at(int(self._cells[0]) - len(self)) if len(self) else None
+
+    def rows(self, since: float, max_rows: int) -> list[tuple[float, ...]]:
+        """Return at most `max_rows` rows not older than `since`, evenly thinned, the newest always among them."""
+        end = int(self._cells[0])
+        start = end - len(self)
+        while start < end and self._at(start) < since:
+            start += 1
+        stride = max(1, -(-(end - start) // max_rows))
+        picked = range(end - 1, start - 1, -stride)
+        return [self._read(i) for i in reversed(picked)]
+
+    def release(self) -> None:
+        self._cells.release()
+
+    def _at(self, index: int) -> float:
+        return float(self._cells[1 + (index % self._capacity) * self._width])
+
+    def _read(self, index: int) -> tuple[float, ...]:
+        base = 1 + (index % self._capacity) * self._width
+        return tuple(self._cells[base : base + self._width])
+
+
+class History:
+    """All rings of one process, over one mapped file (or plain memory where no path is given)."""
+
+    def __init__(self, fields: Sequence[str], path: pathlib.Path | None = None) -> None:
+        self.fields = tuple(fields)[:MAX_FIELDS]
+        self.path = path
+        header = json.dumps([MAGIC, LEVELS, self.fields]).encode().ljust(HEADER_BYTES)
+        size = HEADER_BYTES + sum(Ring.num_bytes(capacity, len(self.fields)) for _, capacity in LEVELS)
+        self._map = _mapped(path, header, size) if path else mmap.mmap(-1, size)
+        self._view = memoryview(self._map)
+        self.rings = list(self._cut(self._view))
+
+    def _cut(self, view: memoryview) -> list[Ring]:
+        rings, offset = [], HEADER_BYTES
+        for step, capacity in LEVELS:
+            end = offset + Ring.num_bytes(capacity, len(self.fields))
+            ring = Ring(view[offset:end], step_seconds=step, capacity=capacity, num_columns=len(self.fields))
+            rings.append(ring)
+            offset = end
+        return rings
+
+    def add(self, time: float, values: Mapping[str, float]) -> None:
+        row = [float(values.get(name, 0.0)) for name in self.fields]
+        for ring in self.rings:
+            ring.add(time, row)
+
+    def series(self, now: float, seconds: float, points: int) -> Series:
+        """Return the last `seconds` in at most `points` rows, from the finest ring that reaches back so far."""
+        since = now - seconds
+        ring = next((ring for ring in self.rings if self._reaches(ring, since)), self.rings[-1])
+        rows = ring.rows(since, points)
+        columns = list(zip(*rows, strict=True)) or [()] * (len(self.fields) + 1)
+        named = {name: list(column) for name, column in zip(self.fields, columns[1:], strict=True)}
+        return Series(ring.step_seconds, list(columns[0]), named)
+
+    def _reaches(self, ring: Ring, since: float) -> bool:
+        """Whether no coarser ring knows more of the time after `since`."""
+        oldest = ring.oldest_time()
+        coarse = [other.oldest_time() for other in self.rings]
+        known = min((t for t in coarse if t is not None), default=None)
+        return oldest is None or known is None or oldest <= max(since, known + ring.step_seconds)
+
+    def close(self, *, remove: bool = False) -> None:
+        for ring in self.rings:
+            ring.release()
+        with contextlib.suppress(BufferError):
+            self._view.release()
+            self._map.close()
+        if remove and self.path:
+            self.path.unlink(missing_ok=True)
+
+
+def _mapped(path: pathlib.Path, header: bytes, size: int) -> mmap.mmap:
+    """Map `path`, keeping what it holds if it was made for the same fields, else starting empty."""
+    if len(header) > HEADER_BYTES:
+        raise ValueError(f"the names of the fields take {len(header)} bytes; at most {HEADER_BYTES} are kept")
+    if not _is_ours(path, header, size):
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.ftruncate(descriptor, size)
+        os.pwrite(descriptor, header, 0)
+    else:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _is_ours(path: pathlib.Path, header: bytes, size: int) -> bool:
+    try:
+        info = path.lstat()
+        if info.st_uid != os.geteuid() or info.st_size != size or path.is_symlink():
+            return False
+        with path.open("rb") as file:
+            return file.read(HEADER_BYTES) == header
+    except OSError:
+        return False

@@ -1,0 +1,274 @@
+"""Prometheus metrics: a table of what is exported, and a collector that pulls one snapshot of each process per scrape.
+
+The registry is an argument, no global one is touched, and nothing is counted between scrapes: every number is the
+page's own. `docs/metrics.md` is printed from the table (`python -m daf.server.metrics`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from daf import __version__
+from daf.server import figures
+from daf.server.fleet import CRASHED, FINISHED, LIVE, UNREADABLE, Fleet, Member, Reading, Selection
+from daf.server.hub import Hub
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+Kind = Literal["gauge", "counter"]
+LABELS = ("run", "rank", "device")
+MAX_BITS = 8
+ENDED_SECONDS = 900.0  # how long an ended process is still reported, so that an alert can see it
+STATES = (LIVE, FINISHED, CRASHED, UNREADABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All that one process gives to one scrape."""
+
+    member: Member
+    reading: Reading
+    memory: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """One metric: `read` returns (extra label values, value) pairs of one process; none where it does not apply."""
+
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[Sample], Samples]
+    labels: tuple[str, ...] = ()
+    when_ended: bool = False
+
+    @property
+    def unit(self) -> str:
+        base = self.name.removesuffix("_total")
+        return next((unit for unit in ("bytes", "seconds", "ratio") if base.endswith("_" + unit)), "")
+
+    def family(self, labels: Iterable[str] = LABELS) -> CounterMetricFamily | GaugeMetricFamily:
+        names = [*labels, *self.labels]
+        if self.kind == "counter":
+            return CounterMetricFamily(self.name.removesuffix("_total"), self.help, labels=names, unit=self.unit)
+        return GaugeMetricFamily(self.name, self.help, labels=names, unit=self.unit)
+
+
+def _field(name: str) -> Callable[[Sample], Samples]:
+    def read(sample: Sample) -> Samples:
+        value = sample.reading.values.get(name)
+        return [] if value is None else [((), value)]
+
+    return read
+
+
+def _derived(name: str) -> Callable[[Sample], Samples]:
+    return lambda sample: [((), figures.derived(sample.reading.values)[name])]
+
+
+def _memory(name: str) -> Callable[[Sample], Samples]:
+    return lambda sample: [((), sample.memory[name])] if name in sample.memory else []
+
+
+def _split(prefix: str, suffix: str = "") -> Callable[[Sample], Samples]:
+    """Read the fields `<prefix><label><suffix>` as one metric with a label."""
+
+    def read(sample: Sample) -> Samples:
+        for name, value in sample.reading.values.items():
+            if name.startswith(prefix) and name.endswith(suffix):
+                yield (name[len(prefix) : len(name) - len(suffix)],), value
+
+    return read
+
+
+def _slots_by_bits(sample: Sample) -> Samples:
+    found = Counter(min(MAX_BITS, max(0, round(row.bits))) for row in sample.reading.slots)
+    return [((str(bits),), float(found.get(bits, 0))) for bits in range(MAX_BITS + 1)]
+
+
+def _bytes_by_bits(sample: Sample) -> Samples:
+    found: Counter[int] = Counter()
+    for row in sample.reading.slots:
+        found[min(MAX_BITS, max(0, round(row.bits)))] += row.stored_bytes
+    return [((str(bits),), float(found.get(bits, 0))) for bits in range(MAX_BITS + 1)]
+
+
+def _states(sample: Sample) -> Samples:
+    return [((state,), float(sample.member.state == state)) for state in STATES]
+
+
+def _heartbeat(sample: Sample) -> Samples:
+    return [((), sample.reading.heartbeat_age_seconds)]
+
+
+def _fidelity(pick: Callable[[list[float]], float]) -> Callable[[Sample], Samples]:
+    def read(sample: Sample) -> Samples:
+        known = [row.fidelity for row in sample.reading.slots if row.fidelity > 0]
+        return [((), pick(known))] if known else []
+
+    return read
+
+
+def _gauge(name: str, text: str, read: Callable[[Sample], Samples], *labels: str) -> Export:
+    return Export(name, "gauge", text, read, labels)
+
+
+def _counter(name: str, text: str, read: Callable[[Sample], Samples], *labels: str) -> Export:
+    return Export(name, "counter", text, read, labels)
+
+
+EXPORTS: tuple[Export, ...] = (
+    Export(
+        "daf_process_state",
+        "gauge",
+        "1 for the state that the process is in, 0 for the others.",
+        _states,
+        ("state",),
+        True,
+    ),
+    Export(
+        "daf_heartbeat_age_seconds", "gauge", "Time since the process last showed that it lives.", _heartbeat, (), True
+    ),
+    _gauge("daf_budget_bytes", "Bytes that the arena may keep resident.", _field("budget_bytes")),
+    _gauge("daf_resident_bytes", "Bytes that the arena keeps resident.", _field("resident_bytes")),
+    _gauge("daf_tensor_bytes", "Bytes of ordinary tensors in the arena.", _field("tensor_bytes")),
+    _gauge("daf_plane_bytes", "Bytes of encoded activations in the arena.", _field("plane_bytes")),
+    _gauge("daf_cached_bytes", "Resident bytes that are free and kept for reuse.", _field("cached_bytes")),
+    _gauge("daf_spilled_bytes", "Bytes moved to slower memory.", _field("spilled_bytes")),
+    _gauge(
+        "daf_saved_raw_bytes", "Bytes that the saved activations would take without DAF.", _field("saved_raw_bytes")
+    ),
+    _gauge(
+        "daf_compression_ratio",
+        "Bytes without DAF over bytes held, of saved activations.",
+        _derived("compression_ratio"),
+    ),
+    _gauge(
+        "daf_fragmentation_ratio",
+        "Part of the resident bytes that no tensor or plane uses.",
+        _field("fragmentation_ratio"),
+    ),
+    _gauge("daf_slots", "Slots by the mean width of what they hold.", _slots_by_bits, "bits"),
+    _gauge("daf_slot_bytes", "Stored bytes by the mean width of the slot that holds them.", _bytes_by_bits, "bits"),
+    _gauge("daf_stashes", "Encoded activations that are held.", _field("stashes")),
+    _counter("daf_evicted_bytes_total", "Bytes of bit planes that were evicted.", _field("evicted_bytes_total")),
+    _counter("daf_oom_total", "Requests that did not fit after everything droppable was dropped.", _field("oom_total")),
+    _counter("daf_steps_total", "Training steps.", _field("steps_total")),
+    _gauge("daf_step_seconds", "Duration of the last training step.", _field("step_seconds")),
+    _gauge("daf_process_resident_bytes", "Resident set size of the process.", _memory("process_resident_bytes")),
+    _gauge("daf_process_virtual_bytes", "Virtual size of the process.", _memory("process_virtual_bytes")),
+    _gauge(
+        "daf_slot_fidelity_ratio_min", "Lowest measured fidelity of any slot's gradient, 1 is exact.", _fidelity(min)
+    ),
+)
+
+# Of the sidecar itself: (name, help, value)
+OWN: tuple[tuple[str, str], ...] = (
+    ("daf_sidecar_processes", "Training processes that the sidecar knows, by state."),
+    ("daf_sidecar_stream_clients", "Clients of the event stream."),
+    ("daf_sidecar_resident_bytes", "Resident set size of the sidecar."),
+    ("daf_build_info", "The version of the sidecar; always 1."),
+)
+
+
+class FleetCollector(Collector):
+    """Pulls one snapshot of every process when Prometheus asks, and keeps nothing in between."""
+
+    def __init__(self, fleet: Fleet, hub: Hub) -> None:
+        self._fleet = fleet
+        self._hub = hub
+
+    def describe(self) -> Iterable[Metric]:
+        """Empty, so that registering reads no page."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        samples = self._samples()
+        labels = run_labels([sample.member for sample in samples])
+        for export in EXPORTS:
+            family = export.family()
+            for sample in samples:
+                if sample.member.state == LIVE or export.when_ended:
+                    for extra, value in export.read(sample):
+                        family.add_metric([*labels[sample.member.id], *extra], value)
+            yield family
+        yield from self._own()
+
+    def _samples(self) -> list[Sample]:
+        now = self._fleet.clock()
+        shown = [m for m in self._fleet.select(Selection()) if m.ended_at is None or now - m.ended_at < ENDED_SECONDS]
+        found = self._fleet.read(shown)
+        return [Sample(member, reading, figures.process_memory(member)) for member, reading in found]
+
+    def _own(self) -> Iterator[Metric]:
+        texts = dict(OWN)
+        name = "daf_sidecar_processes"
+        processes = GaugeMetricFamily(name, texts[name], labels=["state"])
+        states = Counter(member.state for member in self._fleet.members.values())
+        for state in STATES:
+            processes.add_metric([state], states.get(state, 0))
+        yield processes
+        name = "daf_sidecar_stream_clients"
+        yield GaugeMetricFamily(name, texts[name], value=self._hub.num_clients)
+        name = "daf_sidecar_resident_bytes"
+        yield GaugeMetricFamily(name, texts[name], value=psutil.Process(os.getpid()).memory_info().rss)
+        info = GaugeMetricFamily("daf_build_info", texts["daf_build_info"], labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+
+
+def run_labels(members: Iterable[Member]) -> dict[str, tuple[str, str, str]]:
+    """Return (run, rank, device) of each member, no two alike: Prometheus takes no series twice.
+
+    A run is known by its name, else by its job. Where two have the same name, the later in line shows its id as well.
+    """
+    found: dict[str, tuple[str, str, str]] = {}
+    taken: set[tuple[str, str, str]] = set()
+    for member in members:
+        identity = member.page.identity
+        run = (identity.name or member.job)[:80]
+        label = (run, str(member.rank), identity.device[:20] or "cpu")
+        if label in taken:
+            label = (f"{run} {member.id}", *label[1:])
+        taken.add(label)
+        found[member.id] = label
+    return found
+
+
+def registry_of(fleet: Fleet, hub: Hub) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(FleetCollector(fleet, hub))
+    return registry
+
+
+def table() -> str:
+    """Return `docs/metrics.md`."""
+    head = """# Metrics
+
+The sidecar answers `GET /metrics` in Prometheus' text format, or in OpenMetrics where the client asks for it. One
+scrape takes one snapshot of every process. `python -m daf.server.metrics` prints this table; a test keeps it true.
+
+Each metric of a process has the labels `run` (its name, else its job), `rank` and `device`, and those named below.
+
+| metric | type | unit | further labels | meaning |
+|---|---|---|---|---|
+"""
+    rows = [
+        f"| `{e.name}` | {e.kind} | {e.unit} | {', '.join(f'`{label}`' for label in e.labels)} | {e.help} |"
+        for e in EXPORTS
+    ]
+    own = [f"| `{name}` | {text} |" for name, text in OWN]
+    rest = "\n## Of the sidecar itself\n\n| metric | meaning |\n|---|---|\n"
+    return head + "\n".join(rows) + "\n" + rest + "\n".join(own) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

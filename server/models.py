@@ -1,0 +1,222 @@
+"""The shapes of the API: what OpenAPI shows is what these say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SIZE_PATTERN = r"^\s*(\d{1,18}(\.\d{0,6})?|\.\d{1,6})\s*(%|[kKmMgGtT]?[bB]?|[kKmMgGtT][iI][bB]?)\s*$"
+MAX_BYTES = 2**62
+
+State = Literal["live", "finished", "crashed", "unreadable"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Process(BaseModel):
+    """One training process."""
+
+    id: str = Field(description="`<pid>-<start time>`: never used twice.", examples=["4711-90210"])
+    pid: int
+    name: str = Field(description="What the run is called; settable with DAF_NAME.")
+    state: State
+    job: str = Field(description="The torchrun job; a process on its own is a job of one.")
+    rank: int
+    local_rank: int
+    world_size: int
+    device: str
+    argv: list[str]
+    started_at: float = Field(description="Seconds since 1970.")
+    ended_at: float | None = Field(description="When the sidecar saw that it had ended.")
+    heartbeat_age_seconds: float | None
+    versions: dict[str, str]
+    error: str = Field(description="Why the page could not be read, if so; else empty.")
+
+
+class Job(BaseModel):
+    """The ranks of one job."""
+
+    id: str
+    name: str
+    state: State = Field(description="live while any rank is; crashed if any rank crashed.")
+    world_size: int
+    processes: list[str]
+
+
+class Processes(BaseModel):
+    processes: list[Process]
+    jobs: list[Job]
+
+
+class Figures(BaseModel):
+    """The numbers of one process now."""
+
+    process: str
+    state: State
+    time: float
+    heartbeat_age_seconds: float
+    values: dict[str, float] = Field(description="Everything the process publishes, by field name.")
+    derived: dict[str, float] = Field(description="Ratios worked out of `values`.")
+
+
+class Stats(BaseModel):
+    time: float
+    processes: list[Figures]
+
+
+class FieldInfo(BaseModel):
+    """A number that a process publishes, as it describes it itself."""
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+
+
+class Fields(BaseModel):
+    process: str
+    fields: list[FieldInfo]
+
+
+class HistoryAnswer(BaseModel):
+    """Columns over time, all of the length of `times`."""
+
+    process: str
+    step_seconds: float
+    times: list[float]
+    series: dict[str, list[float]]
+
+
+class SlotsAnswer(BaseModel):
+    """The places in the model where tensors are saved."""
+
+    process: str
+    time: float
+    total: int = Field(description="How many slots match, of which `slots` is one part.")
+    slots: list[dict[str, Any]]
+
+
+class WidthsAnswer(BaseModel):
+    """Mean bits per slot over the whole run: `bits[i][j]` is slot `slots[i]` at `times[j]`, null where absent."""
+
+    process: str
+    step_seconds: float
+    times: list[float]
+    slots: list[int]
+    bits: list[list[float | None]]
+
+
+class MapAnswer(BaseModel):
+    """The arena's address ranges and what occupies them."""
+
+    process: str
+    map: dict[str, Any]
+
+
+class EventsAnswer(BaseModel):
+    """Events, oldest first. Ask again with `since` = `next`."""
+
+    events: list[dict[str, Any]]
+    next: int
+    lost: int = Field(description="Events that were asked for and are no longer kept.")
+    epoch: str = Field(description="Changes when the sidecar restarts; the numbers then begin anew.")
+
+
+class BudgetState(BaseModel):
+    """The budget of one process."""
+
+    process: str
+    job: str
+    rank: int
+    budget_bytes: int
+    resident_bytes: int
+    least_bytes: int = Field(description="The smallest budget that what is held now could be brought down to.")
+    paused: bool = Field(description="Whether compression is paused.")
+
+
+class Budgets(BaseModel):
+    processes: list[BudgetState]
+
+
+class BudgetChange(_Strict):
+    """The wish."""
+
+    budget: (
+        Annotated[int, Field(ge=1, le=MAX_BYTES, strict=True)]
+        | Annotated[str, Field(pattern=SIZE_PATTERN, max_length=40)]
+    ) = Field(
+        description="Bytes, a size (`2GiB`, `512MB`) or a part of the budget that the process started with (`50%`). "
+        "Each selected process gets it.",
+        examples=["2GiB"],
+    )
+
+
+class SlotPreview(BaseModel):
+    """What a smaller budget would take from one slot."""
+
+    slot: int
+    name: str
+    bits: float
+    bits_after: float
+    freed_bytes: int
+
+
+class Preview(BaseModel):
+    """An estimate of what the budget would do now: the arena itself decides when it comes to it."""
+
+    freed_bytes: int = Field(description="What would have to go.")
+    cached_bytes: int = Field(description="Of that, free memory that is only kept for reuse.")
+    evicted_bytes: int = Field(description="Of that, bit planes.")
+    short_bytes: int = Field(description="What could not be freed by dropping planes.")
+    slots: list[SlotPreview]
+
+
+class OutcomeAnswer(BaseModel):
+    """What became of the wish for one process."""
+
+    process: str
+    state: Literal["applied", "pending", "refused", "preview"]
+    budget_bytes: int = Field(description="The budget that was asked for.")
+    before_bytes: int
+    resident_bytes: int
+    least_bytes: int
+    reason: str
+    generation: int = Field(description="The number of the command; 0 where none was needed.")
+    seconds: float = Field(description="From the request to the outcome.")
+    preview: Preview | None = None
+
+
+class BudgetOutcome(BaseModel):
+    state: Literal["applied", "pending", "refused", "preview"] = Field(description="The worst of the outcomes.")
+    outcomes: list[OutcomeAnswer]
+
+
+class CompressionChange(_Strict):
+    paused: bool = Field(strict=True)
+
+
+class CompressionOutcome(BaseModel):
+    state: Literal["applied", "pending", "refused"]
+    outcomes: list[OutcomeAnswer]
+
+
+class Login(_Strict):
+    code: str = Field(min_length=1, max_length=128, description="The one-time code of the link.")
+
+
+class Session(BaseModel):
+    key: str = Field(description="Send it as a bearer token. Ends with the sidecar.")
+
+
+class Link(BaseModel):
+    url: str = Field(description="Opens the page with the right to change things, once.")
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+    version: str
+    live: int
+    pid: int

@@ -1,0 +1,85 @@
+"""The one task of the sidecar that runs without being asked: look for processes, take samples, pass events on."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import Any
+
+from daf.server import figures
+from daf.server.fleet import LIVE, Fleet, Member, Reading
+from daf.server.hub import Hub
+from daf.server.settings import Settings
+
+log = logging.getLogger("daf.server")
+MAX_EVENTS_PER_TICK = 1000
+
+
+class Sampler:
+    """Samples every `settings.sample_seconds`; what it finds goes to the histories and to the hub."""
+
+    def __init__(self, fleet: Fleet, hub: Hub, settings: Settings) -> None:
+        self._fleet = fleet
+        self._hub = hub
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Tick until cancelled. A tick that fails is logged and the next one comes all the same."""
+        while True:
+            try:
+                self.tick()
+            except Exception:
+                log.exception("a sample could not be taken")
+            await asyncio.sleep(self._settings.sample_seconds)
+
+    def tick(self) -> None:
+        for member, what in self._fleet.refresh():
+            self.announce(member, what)
+        shown = []
+        for member in list(self._fleet.members.values()):
+            if member.state == LIVE or member.last is None:
+                reading = member.read(self._fleet.clock(), self._settings.limits.slots)
+                if reading is not None:
+                    shown.append(self._note(member, reading))
+                self.pass_events_on(member)
+        if self._hub.num_clients:
+            self._hub.show({"time": round(self._fleet.clock(), 3), "processes": shown})
+
+    def _note(self, member: Member, reading: Reading) -> dict[str, object]:
+        shown = figures.figures(member, reading)
+        values: Any = shown["values"]
+        if member.state == LIVE:
+            history = self._fleet.history_of(member, dataclasses.replace(reading, values=values))
+            history.add(reading.time, values)
+            member.widths.add(reading.time, {row.slot_id: row.bits for row in reading.slots})
+        return shown
+
+    def pass_events_on(self, member: Member) -> None:
+        """Move what is new in the member's event ring to the hub."""
+        try:
+            events, lost = member.page.events(member.last_event_id)
+        except Exception as error:
+            member.error = f"{type(error).__name__}: {error}"[:300]
+            return
+        if lost:
+            self._hub.publish("lost", {"process": member.id, "count": int(lost), "time": self._fleet.clock()})
+        for event in list(events)[-MAX_EVENTS_PER_TICK:]:
+            self._hub.publish("arena", {"process": member.id, **event_data(event)})
+        if events:
+            member.last_event_id = events[-1].id
+
+    def announce(self, member: Member, what: str) -> None:
+        """Tell the log and the clients that a process came, ended or was forgotten."""
+        log.info("process %s (%s): %s", member.id, member.label, what)
+        self._hub.publish(
+            "process",
+            {"process": member.id, "time": self._fleet.clock(), "what": what, "state": member.state, "job": member.job},
+        )
+
+
+def event_data(event: Any) -> dict[str, Any]:
+    """Return an arena event as JSON members; its own number becomes `arena_id`, for `id` is the stream's."""
+    data = dataclasses.asdict(event)
+    data["arena_id"] = data.pop("id")
+    return data

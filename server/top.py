@@ -1,0 +1,207 @@
+"""`daf top`: all runs on one screen, and keys that steer the chosen one.
+
+`Top` holds what is shown and what is typed and knows no terminal; `run_top` reads keys and paints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from daf.server.client import Client, SidecarError
+from daf.server.tables import STATE_STYLES, event_line, figure_cells, make_table
+from daf.sizes import format_bytes
+
+KEYS = "↑↓ choose   b budget   p pause   r resume   q quit"
+ESCAPES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
+QUIT_KEYS = frozenset({"q", "\x03", "\x04"})
+
+
+class Top:
+    """What is on the screen."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.processes: list[dict[str, Any]] = []
+        self.stats: dict[str, dict[str, Any]] = {}
+        self.slots: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self._next_event = 0
+        self.chosen = 0
+        self.typed: str | None = None  # the budget being typed; None when none is
+        self.message = ""
+        self.done = False
+
+    @property
+    def process(self) -> dict[str, Any] | None:
+        return self.processes[min(self.chosen, len(self.processes) - 1)] if self.processes else None
+
+    def update(self) -> None:
+        """Ask for everything anew; what cannot be had is said in the message line."""
+        try:
+            self.processes = self._client.processes()["processes"]
+            self.stats = {one["process"]: one for one in self._client.get("/v1/stats")["processes"]}
+            self.slots = self._slots()
+            found = self._client.get("/v1/events", since=self._next_event, limit=5000)
+        except SidecarError as error:
+            self.message = str(error)
+            return
+        self._next_event = found["next"]
+        self.events = [*self.events, *found["events"]][-100:]
+
+    def _slots(self) -> list[dict[str, Any]]:
+        if self.process is None:
+            return []
+        with contextlib.suppress(SidecarError):
+            rows = self._client.get("/v1/slots", process=self.process["id"])["slots"]
+            return sorted(rows, key=lambda row: -row["stored_bytes"])
+        return []
+
+    def press(self, key: str) -> None:
+        """React to one key."""
+        if self.typed is not None:
+            self._type(key)
+        elif key in QUIT_KEYS:
+            self.done = True
+        elif key in ("up", "k", "down", "j"):
+            step = -1 if key in ("up", "k") else 1
+            self.chosen = max(0, min(len(self.processes) - 1, self.chosen + step))
+        elif self.process is not None and key == "b":
+            self.typed, self.message = "", ""
+        elif self.process is not None and key in ("p", "r"):
+            pid = self.process["pid"]
+            self._say(lambda: f"{'pause' if key == 'p' else 'resume'}: {self._client.pause(key == 'p', pid=pid)}")
+
+    def _type(self, key: str) -> None:
+        assert self.typed is not None
+        if key in ("\x1b", "\x03"):
+            self.typed = None
+        elif key in ("\r", "\n"):
+            wish, self.typed = self.typed.strip(), None
+            pid = self.process["pid"] if self.process else None
+            if wish:
+                self._say(lambda: f"budget {wish}: {self._client.put_budget(wish, pid=pid)}")
+        elif key in ("\x7f", "\b"):
+            self.typed = self.typed[:-1]
+        elif len(key) == 1 and key.isprintable() and len(self.typed) < 40:
+            self.typed += key
+
+    def _say(self, act: Any) -> None:
+        try:
+            self.message = act()
+        except SidecarError as error:
+            self.message = str(error)
+
+    def render(self, num_lines: int) -> RenderableType:
+        """Return the screen; the slots and events share what the processes leave of `num_lines`."""
+        room = max(4, num_lines - len(self.processes) - 10)
+        parts: list[RenderableType] = [self._head(), self._process_table(), Text()]
+        if self.process is not None:
+            parts.append(Panel(self._slot_table(room * 2 // 3), title=f"saved by {self._label()}", title_align="left"))
+        parts.append(Text("\n".join(event_line(event) for event in self.events[-max(1, room // 3) :]), no_wrap=True))
+        parts.append(self._foot())
+        return Group(*parts)
+
+    def _label(self) -> str:
+        assert self.process is not None
+        return self.process["name"] or f"pid {self.process['pid']}"
+
+    def _head(self) -> Text:
+        source = "from the stats pages (no sidecar runs)" if self._client.is_direct else "from the sidecar"
+        live = sum(one["state"] == "live" for one in self.processes)
+        return Text(f"daf top  {time.strftime('%H:%M:%S')}  {live} live of {len(self.processes)}  {source}", "bold")
+
+    def _process_table(self) -> RenderableType:
+        if not self.processes:
+            return Text("No DAF process. Start one: daf run --budget 2GiB train.py")
+        table = make_table(
+            "", "NAME", ">PID", ">RANK", "STATE", ">BUDGET", ">RESIDENT", ">RATIO", ">FRAG", ">EVICTED", ">STEP"
+        )
+        for one in self.processes:
+            found = self.stats.get(one["id"], {})
+            is_chosen = one is self.process
+            table.add_row(
+                ">" if is_chosen else " ",
+                one["name"][:24],
+                str(one["pid"]),
+                f"{one['rank']}/{one['world_size']}",
+                Text(one["state"], STATE_STYLES.get(one["state"], "")),
+                *figure_cells(found.get("values", {}), found.get("derived", {})),
+                style="reverse" if is_chosen else "",
+            )
+        return table
+
+    def _slot_table(self, num_rows: int) -> Table:
+        table = make_table("LAYER", "OP", "CODEC", ">BITS", "", ">HELD", ">PLAIN", ">RATIO", ">FIDELITY")
+        for row in self.slots[: max(1, num_rows)]:
+            held, raw = row["stored_bytes"], row["raw_bytes"]
+            table.add_row(
+                row["name"][-40:],
+                row["op"][:20],
+                row["codec"][:12],
+                f"{row['bits']:.1f}",
+                Text("▇" * round(row["bits"]), "cyan"),
+                format_bytes(held),
+                format_bytes(raw),
+                f"{raw / held:.1f}x" if held else "",
+                f"{row['fidelity']:.3f}" if row.get("fidelity") else "",
+            )
+        return table
+
+    def _foot(self) -> Text:
+        if self.typed is not None:
+            return Text(f"new budget for {self._label()} (2GiB, 512MB, 50%): {self.typed}_", "bold yellow")
+        return Text(f"{KEYS}   {self.message}", "dim" if not self.message else "")
+
+
+def run_top(client: Client, interval_seconds: float) -> None:
+    """Paint until `q`. Without a terminal, print the screen once."""
+    top, console = Top(client), Console()
+    top.update()
+    if not (sys.stdin.isatty() and console.is_terminal):
+        console.print(top.render(50))
+        return
+    with _raw_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+        while not top.done:
+            live.update(top.render(console.height), refresh=True)
+            if not _press_all(top, interval_seconds):
+                top.update()
+
+
+def _press_all(top: Top, seconds: float) -> bool:
+    """Wait for keys and press them; returns whether any came."""
+    if not select.select([sys.stdin], [], [], seconds)[0]:
+        return False
+    for key in _keys(os.read(sys.stdin.fileno(), 256).decode("utf-8", "ignore")):
+        top.press(key)
+    return True
+
+
+def _keys(text: str) -> Iterator[str]:
+    while text:
+        escape = next((code for code in ESCAPES if text.startswith(code)), None)
+        yield ESCAPES[escape] if escape else text[0]
+        text = text[len(escape) if escape else 1 :]
+
+
+@contextlib.contextmanager
+def _raw_keys() -> Iterator[None]:
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
