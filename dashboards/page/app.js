@@ -1,0 +1,241 @@
+// The page: which process is looked at, what is fetched when, and who is told. Each panel is a module of its own.
+
+import { openSource } from "./api.js";
+import { ArenaMap } from "./arena.js";
+import { BudgetControl } from "./budget.js";
+import { MemoryChart, RatioChart } from "./charts.js";
+import { EventList } from "./events.js";
+import { byId, el, percent, say } from "./format.js";
+import { Headline } from "./headline.js";
+import { History, POINTS, RANGES } from "./history.js";
+import { SlotTable } from "./slots.js";
+import { startTheme } from "./theme.js";
+import { WidthMap } from "./widths.js";
+
+const SLOTS_SECONDS = 2;
+const MANY_SLOTS = 500;
+const MANY_SLOTS_SECONDS = 5;
+
+class Page {
+  constructor(source) {
+    this.source = source;
+    this.processes = [];
+    this.figures = new Map(); // process id -> what /v1/stats says
+    this.chosen = null; // process id
+    this.isPaused = false;
+    this.history = new History(RANGES[1][1]);
+    this.headline = new Headline();
+    this.memory = new MemoryChart(byId("memory"), byId("memory-legend"), byId("memory-said"));
+    this.fragmentation = new RatioChart(byId("fragmentation"), "fragmentation_ratio");
+    this.widths = new WidthMap(byId("widths"), byId("widths-scale"), byId("widths-said"));
+    this.arena = new ArenaMap(byId("arena"), byId("arena-legend"));
+    this.slots = new SlotTable(byId("slots"), byId("slots-search"), byId("slots-count"));
+    this.events = new EventList(byId("events"));
+    this.budget = new BudgetControl(source, (wholeJob) => this.selection(wholeJob));
+  }
+
+  async start() {
+    this.listen();
+    await this.source.login().catch((problem) => this.connected(false, problem));
+    this.budget.enable();
+    await this.refresh().catch((problem) => this.connected(false, problem));
+    this.source.follow((type, data) => this.receive(type, data), (isUp, problem) => this.connected(isUp, problem));
+    this.pollSlots();
+  }
+
+  listen() {
+    byId("process").addEventListener("change", (event) => this.choose(event.target.value));
+    byId("pause").addEventListener("click", () => this.pause(!this.isPaused));
+    for (const [label, seconds] of RANGES) {
+      const button = el("button", { type: "button", class: "quiet", "aria-pressed": seconds === this.history.seconds }, label);
+      button.addEventListener("click", () => this.range(seconds, button));
+      byId("ranges").append(button);
+    }
+    startTheme(byId("theme"), () => {
+      for (const panel of [this.memory, this.fragmentation, this.widths, this.arena]) panel.retheme();
+    });
+  }
+
+  get process() {
+    return this.processes.find((process) => process.id === this.chosen) ?? null;
+  }
+
+  get ranks() {
+    return this.processes.filter((process) => process.job === this.process?.job);
+  }
+
+  selection(wholeJob) {
+    return wholeJob ? { job: this.process.job } : { process: this.chosen };
+  }
+
+  /** Ask who is there; look at the newest live process unless somebody chose one that still exists. */
+  async refresh() {
+    const { processes } = await this.source.get("v1/processes");
+    this.processes = processes;
+    const newest = [...processes].sort((a, b) => (b.state === "live") - (a.state === "live") || b.started_at - a.started_at || a.rank - b.rank)[0];
+    const wanted = this.process && (this.isHeld || this.process.state === "live") ? this.chosen : (newest?.id ?? null);
+    this.listProcesses(wanted);
+    if (wanted !== this.chosen) await this.load(wanted);
+    else this.render();
+  }
+
+  listProcesses(wanted) {
+    document.body.dataset.mode = this.processes.length ? "showing" : "empty";
+    byId("empty").hidden = this.processes.length > 0;
+    byId("panels").hidden = !this.processes.length;
+    const jobs = Map.groupBy ? Map.groupBy(this.processes, (process) => process.job) : groupBy(this.processes);
+    const groups = [...jobs.values()].flatMap((ranks) => (ranks.length > 1 ? [el("optgroup", { label: ranks[0].name || ranks[0].job }, ...ranks.map(option))] : ranks.map(option)));
+    byId("process").replaceChildren(...groups);
+    if (wanted) byId("process").value = wanted;
+  }
+
+  choose(id) {
+    this.isHeld = true;
+    return this.load(id);
+  }
+
+  /** Turn to process `id`: everything shown is fetched anew, what is cheap first. */
+  async load(id) {
+    this.chosen = id;
+    this.headline.reset();
+    this.events.clear();
+    this.widths.clear();
+    this.slots.update([]);
+    this.arena.clear();
+    byId("process").value = id;
+    if (!id) return this.render();
+    this.budget.reset();
+    const query = { process: id };
+    const [stats, history] = await Promise.all([this.source.get("v1/stats", query), this.source.get("v1/history", { ...query, seconds: this.history.seconds, points: POINTS })]);
+    if (id !== this.chosen) return undefined;
+    this.note(stats.processes);
+    this.history.load(history);
+    this.render();
+    return Promise.all([this.loadEvents(id), this.loadWidths(id), this.fetchSlots()].map((task) => task.catch(() => {})));
+  }
+
+  async loadEvents(id) {
+    const { events } = await this.source.get("v1/events", { limit: 5000 });
+    if (id !== this.chosen) return;
+    for (const event of events.filter((event) => event.process === id).slice(-500)) this.events.add(event.type, event);
+  }
+
+  async loadWidths(id) {
+    const answer = await this.source.get("v1/widths", { process: id });
+    if (id === this.chosen) this.widths.load(answer);
+  }
+
+  async range(seconds, pressed) {
+    for (const button of byId("ranges").children) button.setAttribute("aria-pressed", button === pressed);
+    this.history = new History(seconds);
+    this.history.load(await this.source.get("v1/history", { process: this.chosen, seconds, points: POINTS }));
+    this.memory.isZoomed = this.fragmentation.isZoomed = false;
+    this.render();
+  }
+
+  receive(type, data) {
+    if (type === "stats") {
+      this.note(data.processes);
+      if (!this.isPaused) this.render();
+    } else if (type === "process") {
+      this.refresh().catch(() => {});
+    }
+    if (type !== "stats" && data.process === this.chosen && !this.isPaused) this.events.add(type, data);
+  }
+
+  note(processes) {
+    for (const figures of processes) {
+      this.figures.set(figures.process, figures);
+      if (figures.process === this.chosen && this.process?.state === "live") this.history.add(figures.time, figures.values);
+    }
+  }
+
+  render() {
+    const figures = this.figures.get(this.chosen) ?? null;
+    this.headline.show(this.process, figures);
+    this.renderRanks();
+    this.budget.choose(this.process, this.ranks.length);
+    if (!figures) return;
+    this.budget.follow(figures);
+    if (this.history.times.length && !document.hidden) {
+      this.memory.show(this.history);
+      this.fragmentation.show(this.history);
+    }
+  }
+
+  renderRanks() {
+    const { ranks } = this;
+    byId("ranks").hidden = ranks.length < 2;
+    if (ranks.length < 2) return;
+    if (byId("ranks").childElementCount !== ranks.length) byId("ranks").replaceChildren(...ranks.map((process) => this.rankButton(process)));
+    ranks.forEach((process, i) => {
+      const button = byId("ranks").children[i];
+      const used = this.figures.get(process.id)?.derived.budget_used_ratio;
+      button.setAttribute("aria-pressed", process.id === this.chosen);
+      say(button, `rank ${process.rank}: ${process.state === "live" ? percent(used) : process.state}`);
+    });
+  }
+
+  rankButton(process) {
+    const button = el("button", { type: "button", class: "quiet" });
+    button.addEventListener("click", () => { byId("process").value = process.id; this.choose(process.id); });
+    return button;
+  }
+
+  async pollSlots() {
+    for (;;) {
+      const seconds = this.slots.rows.length > MANY_SLOTS ? MANY_SLOTS_SECONDS : SLOTS_SECONDS;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+      if (!this.source.isLive) return;
+      if (this.process?.state === "live" && !this.isPaused && !document.hidden) await this.fetchSlots().catch(() => {});
+    }
+  }
+
+  async fetchSlots() {
+    const id = this.chosen;
+    const [slots, map] = await Promise.all([this.source.get("v1/slots", { process: id }), this.source.get("v1/map", { process: id }).catch(() => null)]);
+    if (id !== this.chosen) return;
+    this.slots.update(slots.slots);
+    this.headline.showBits(slots.slots);
+    this.widths.add(slots.time, slots.slots);
+    if (map) this.arena.update(map.map);
+  }
+
+  pause(isPaused) {
+    this.isPaused = isPaused;
+    byId("pause").setAttribute("aria-pressed", isPaused);
+    say(byId("pause"), isPaused ? "Resume" : "Pause");
+    if (!isPaused) this.render();
+  }
+
+  connected(isUp, problem) {
+    const wasUp = document.body.dataset.connection !== "lost";
+    document.body.dataset.connection = isUp ? "up" : "lost";
+    const text = problem?.status === 401 ? "Not allowed to read: open the page with the link that `daf page` prints" : "Connection lost, trying again …";
+    say(byId("connection"), isUp ? "" : text);
+    if (isUp && !wasUp) this.resume();
+  }
+
+  /** After a break: who is there may have changed, and the chart has a hole that the sidecar can fill. */
+  resume() {
+    const id = this.chosen;
+    this.chosen = null;
+    return this.refresh().then(() => (this.processes.some((process) => process.id === id) && id !== this.chosen ? this.load(id) : null)).catch(() => {});
+  }
+}
+
+function option(process) {
+  const name = process.world_size > 1 ? `rank ${process.rank}` : process.name || `pid ${process.pid}`;
+  return el("option", { value: process.id }, process.state === "live" ? name : `${name} (${process.state})`);
+}
+
+function groupBy(processes) {
+  const jobs = new Map();
+  for (const process of processes) jobs.set(process.job, [...(jobs.get(process.job) ?? []), process]);
+  return jobs;
+}
+
+const source = openSource();
+document.body.classList.toggle("recorded", !source.isLive);
+export const page = new Page(source);
+page.start();

@@ -1,0 +1,293 @@
+// The charts over time, by uPlot: stacked memory with the budget and its marks, and the fragmentation number.
+/* global uPlot */
+
+import { bytes, clock, el, percent, say, themed } from "./format.js";
+
+const SYNC = "daf-time";
+const BYTE_STEPS = Array.from({ length: 46 }, (_, i) => 2 ** i);
+const MARKS = [
+  { field: "evictions_total", label: "evictions", color: "--mark-evict", glyph: "▮" },
+  { field: "budget_bytes", label: "budget changed", color: "--ink", glyph: "▲" },
+  { field: "oom_total", label: "out of memory", color: "--bad", glyph: "✕" },
+];
+
+/** What is stacked, bottom to top. What DAF holds comes first, so that the budget line compares with its upper edge. */
+export function layersOf(history) {
+  const planes = history.planes().filter(([, name]) => history.values(name).some((value) => value > 0));
+  const named = planes.length ? planes : [[0, "plane_bytes"]];
+  return [
+    { field: "tensor_bytes", label: "tensors", color: "--tensor" },
+    ...named.map(([position, field]) => ({ field, label: planeLabel(position, planes.length), color: `--plane-${Math.min(position, 8)}` })),
+    { field: "cached_bytes", label: "cached", color: "--cached" },
+    { field: "outside_bytes", label: "outside DAF", color: "--outside" },
+  ];
+}
+
+function planeLabel(position, isSplit) {
+  if (!isSplit) return "planes";
+  return position === 0 ? "exact planes" : `bit ${position}`;
+}
+
+class TimeChart {
+  constructor(box) {
+    this.box = box;
+    this.plot = null;
+    this.isZoomed = false;
+    this.onHover = () => {};
+    new ResizeObserver(() => this.resize()).observe(box);
+    box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  get size() {
+    return { width: Math.max(120, this.box.clientWidth), height: Math.max(60, this.box.clientHeight) };
+  }
+
+  resize() {
+    if (this.plot && (this.plot.width !== this.size.width || this.plot.height !== this.size.height)) this.plot.setSize(this.size);
+  }
+
+  /** Make the plot anew: its series or the theme changed. */
+  build(options, data) {
+    this.plot?.destroy();
+    this.plot = new uPlot({ ...this.size, ...this.common(), ...options }, data, this.box);
+    this.plot.over.addEventListener("dblclick", () => this.unzoom());
+    this.plot.root.setAttribute("aria-hidden", "true");
+  }
+
+  common() {
+    return {
+      legend: { show: false },
+      cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false, dist: 6 }, points: { show: false }, y: false },
+      padding: [10, 12, 0, 0],
+      hooks: {
+        setSelect: [(plot) => { if (plot.select.width > 0) this.isZoomed = true; }],
+        setCursor: [(plot) => this.onHover(plot.cursor.idx ?? null)],
+        draw: [(plot) => this.draw(plot)],
+      },
+    };
+  }
+
+  axes(format, steps) {
+    const font = `${themed("--axis-size")} ${themed("--font")}`;
+    const common = { stroke: themed("--soft"), font, ticks: { show: false }, grid: { stroke: themed("--line"), width: 1 } };
+    return [
+      { ...common, grid: { show: false }, size: 28, space: 80, values: (_plot, splits, _i, _space, incr) => splits.map((t) => (incr >= 60 ? clock(t).slice(0, 5) : clock(t))) },
+      { ...common, size: 74, space: 30, ...(steps ? { incrs: steps } : {}), values: (_plot, splits) => splits.map(format) },
+    ];
+  }
+
+  setData(data) {
+    if (!this.isZoomed) return this.plot.setData(data);
+    const { min, max } = this.plot.scales.x;
+    this.plot.setData(data, false);
+    this.plot.setScale("x", { min, max });
+  }
+
+  zoom(min, max) {
+    this.isZoomed = true;
+    this.plot.setScale("x", { min, max });
+  }
+
+  unzoom() {
+    this.isZoomed = false;
+    this.plot.setData(this.plot.data);
+  }
+
+  key(event) {
+    if (!this.plot || !this.plot.data[0].length) return;
+    const { min, max } = this.plot.scales.x;
+    const middle = (min + max) / 2;
+    const actions = {
+      ArrowLeft: () => this.move(-1), ArrowRight: () => this.move(1),
+      "+": () => this.zoom((min + middle) / 2, (max + middle) / 2), "=": () => actions["+"](),
+      "-": () => this.zoom(2 * min - middle, 2 * max - middle), Escape: () => this.unzoom(),
+    };
+    if (!actions[event.key]) return;
+    event.preventDefault();
+    actions[event.key]();
+  }
+
+  /** Move the cursor by `steps` points, as the mouse would. */
+  move(steps) {
+    const [times] = this.plot.data;
+    const from = this.plot.cursor.idx ?? times.length - 1;
+    const index = Math.max(0, Math.min(times.length - 1, from + steps));
+    this.plot.setCursor({ left: this.plot.valToPos(times[index], "x"), top: 10 });
+    this.onStep(index);
+  }
+
+  onStep() {}
+  draw() {}
+}
+
+export class MemoryChart extends TimeChart {
+  constructor(box, legend, status) {
+    super(box);
+    this.legend = legend;
+    this.status = status;
+    this.signature = "";
+    this.hidden = new Set(); // fields that a click on the legend took out
+    this.onHover = (index) => this.readOut(index);
+    this.onStep = (index) => say(this.status, this.describe(index));
+  }
+
+  show(history) {
+    this.history = history;
+    this.known = layersOf(history);
+    this.layers = this.known.filter((layer) => !this.hidden.has(layer.field));
+    const signature = this.known.map((layer) => layer.field).join();
+    const data = this.stacked();
+    if (signature === this.signature && this.plot) this.setData(data);
+    else {
+      this.signature = signature;
+      this.buildLegend();
+      this.build(this.options(), data);
+    }
+    this.readOut(this.plot.cursor.idx ?? null);
+  }
+
+  /** Rebuild with the colours of the theme in force. */
+  retheme() {
+    this.signature = "";
+    if (this.history) this.show(this.history);
+  }
+
+  stacked() {
+    const { times } = this.history;
+    const sum = new Float64Array(times.length);
+    const stack = this.layers.map(({ field }) => {
+      const column = this.history.values(field);
+      return Array.from(sum, (_, i) => (sum[i] += column[i]));
+    });
+    const budget = this.history.values("budget_bytes").map((value) => value || null);
+    return [times, ...stack, budget];
+  }
+
+  options() {
+    const layers = this.layers.map((layer) => ({ fill: themed(layer.color), stroke: themed("--panel"), width: 0.5, points: { show: false } }));
+    const budget = { stroke: themed("--ink"), width: 2, dash: [7, 4], points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) };
+    return {
+      series: [{}, ...layers, budget],
+      bands: layers.slice(1).map((_, i) => ({ series: [i + 2, i + 1] })),
+      scales: { y: { range: (plot) => [0, this.top(plot)] } },
+      axes: this.axes(bytes, BYTE_STEPS),
+    };
+  }
+
+  /** The upper edge: all of the stack, and the budget unless it is so far above that the stack would vanish. */
+  top(plot) {
+    const [first, last] = plot.series[0].idxs ?? [0, plot.data[0].length - 1];
+    let stack = 1, budget = 0;
+    for (let i = first; i <= last; i += 1) {
+      stack = Math.max(stack, this.layers.length ? plot.data[this.layers.length][i] : 0);
+      budget = Math.max(budget, plot.data[this.layers.length + 1][i] ?? 0);
+    }
+    return 1.08 * Math.max(stack, Math.min(budget, 3 * stack));
+  }
+
+  buildLegend() {
+    const rows = [{ label: "budget", color: "--ink", field: "budget_bytes", isLine: true }, ...this.known];
+    this.readings = rows.map((row) => ({ ...row, node: el("b") }));
+    this.time = el("li", { class: "time" }, "now");
+    const items = this.readings.map((row) => el("li", {}, row.isLine ? label(row) : this.toggle(row)));
+    const marks = MARKS.map((mark) => el("li", { class: "mark" }, colored(mark.glyph, mark.color), ` ${mark.label}`));
+    this.legend.replaceChildren(this.time, ...items, ...marks);
+  }
+
+  /** A legend entry that takes its layer out of the stack and puts it back. */
+  toggle(row) {
+    const button = el("button", { type: "button", class: "layer", "aria-pressed": !this.hidden.has(row.field) });
+    button.append(label(row));
+    button.addEventListener("click", () => {
+      if (!this.hidden.delete(row.field)) this.hidden.add(row.field);
+      button.setAttribute("aria-pressed", !this.hidden.has(row.field));
+      this.layers = this.known.filter((layer) => !this.hidden.has(layer.field));
+      this.build(this.options(), this.stacked());
+    });
+    return button;
+  }
+
+  readOut(index) {
+    const at = index ?? this.history.times.length - 1;
+    if (at < 0 || !this.readings) return;
+    say(this.time, index === null ? "now" : clock(this.history.times[at]));
+    for (const row of this.readings) say(row.node, bytes(this.history.values(row.field)[at]));
+  }
+
+  describe(index) {
+    this.readOut(index);
+    const parts = this.readings.map((row) => `${row.label} ${row.node.textContent}`);
+    return `${clock(this.history.times[index])}: ${parts.join(", ")}`;
+  }
+
+  draw(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, 0, bbox.width, bbox.top + bbox.height);
+    ctx.clip();
+    for (const mark of MARKS) this.drawMarks(plot, mark);
+    ctx.restore();
+  }
+
+  /** At most one mark a pixel column, whatever the number of changes. */
+  drawMarks(plot, { field, color, glyph }) {
+    const { ctx, bbox } = plot;
+    const ratio = devicePixelRatio;
+    ctx.fillStyle = themed(color);
+    ctx.font = `${11 * ratio}px ${themed("--font")}`;
+    ctx.textAlign = "center";
+    let last = -Infinity;
+    for (const { time } of this.history.changes(field)) {
+      const x = Math.round(plot.valToPos(time, "x", true));
+      if (x - last < ratio * (glyph === "▮" ? 1 : 8)) continue;
+      last = x;
+      if (glyph === "▮") ctx.fillRect(x - ratio / 2, bbox.top + bbox.height - 7 * ratio, ratio, 7 * ratio);
+      else ctx.fillText(glyph, x, bbox.top + 4 * ratio);
+    }
+  }
+}
+
+/** One ratio over time: small, beside the map that explains it. */
+export class RatioChart extends TimeChart {
+  constructor(box, field) {
+    super(box);
+    this.field = field;
+  }
+
+  show(history) {
+    this.history = history;
+    const data = [history.times, history.values(this.field)];
+    if (this.plot) this.setData(data);
+    else this.build(this.options(), data);
+  }
+
+  retheme() {
+    if (!this.history) return;
+    this.plot?.destroy();
+    this.plot = null;
+    this.show(this.history);
+  }
+
+  options() {
+    return {
+      series: [{}, { stroke: themed("--mark-evict"), width: 1.5, points: { show: false } }],
+      scales: { y: { range: (_plot, _min, max) => [0, Math.max(0.05, Math.min(1, 1.15 * (max || 0)))] } },
+      axes: this.axes(percent, undefined),
+    };
+  }
+}
+
+function label(row) {
+  const text = document.createDocumentFragment();
+  text.append(swatch(row), `${row.label} `, row.node);
+  return text;
+}
+
+function swatch({ color, isLine }) {
+  return el("i", { class: isLine ? "swatch line" : "swatch", style: `--swatch: var(${color})`, "aria-hidden": "true" });
+}
+
+function colored(text, color) {
+  return el("i", { class: "glyph", style: `color: var(${color})`, "aria-hidden": "true" }, text);
+}

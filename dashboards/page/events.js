@@ -1,0 +1,53 @@
+// The live list of what happened, newest first. A storm of evictions is one line that counts, not a thousand lines.
+
+import { bytes, clock, count, el, say } from "./format.js";
+
+const MAX_LINES = 200;
+const MERGE_SECONDS = 2;
+const QUIET = new Set(["alloc", "free", "stash", "release", "step"]); // too many to read; the charts show them
+
+export class EventList {
+  constructor(list) {
+    this.list = list;
+    this.clear();
+  }
+
+  clear() {
+    this.newest = null;
+    this.list.replaceChildren(el("li", { class: "none" }, "Nothing has happened yet."));
+  }
+
+  add(type, event) {
+    const kind = kindOf(type, event);
+    if (QUIET.has(kind)) return;
+    const size = event.bytes ?? event.num_bytes ?? 0;
+    if (this.newest?.kind === kind && kind === "evict" && event.time - this.newest.time < MERGE_SECONDS) {
+      this.newest.count += 1;
+      this.newest.bytes += size;
+      say(this.newest.node.lastChild, textOf(kind, event, this.newest));
+      return;
+    }
+    if (!this.newest) this.list.replaceChildren();
+    this.newest = { kind, time: event.time, count: 1, bytes: size };
+    this.newest.node = line(kind, event, this.newest);
+    this.list.prepend(this.newest.node);
+    while (this.list.childElementCount > MAX_LINES) this.list.lastChild.remove();
+  }
+}
+
+function kindOf(type, event) {
+  if (type === "process") return event.what;
+  return type === "change" ? event.what : (event.kind ?? type);
+}
+
+function line(kind, event, merged) {
+  return el("li", { "data-kind": kind }, el("time", {}, clock(event.time)), el("b", {}, kind), el("span", {}, textOf(kind, event, merged)));
+}
+
+function textOf(kind, event, merged) {
+  if (kind === "evict") return `${count(merged.count)} plane${merged.count > 1 ? "s" : ""}, ${bytes(merged.bytes)} freed${event.reason ? ` (${event.reason})` : ""}`;
+  if (kind === "budget") return `${bytes(event.before_bytes)} → ${bytes(event.budget_bytes)}: ${event.state}${event.reason ? `, ${event.reason}` : ""}`;
+  if (kind === "lost") return `${count(event.count)} events came too fast to be kept`;
+  const size = merged.bytes ? bytes(merged.bytes) : "";
+  return [size, event.reason, event.text, event.name].filter(Boolean).join(", ");
+}

@@ -1,0 +1,69 @@
+// The line that reads from across the room: what the run is doing, how full its budget is, what DAF saves, how fast it goes.
+
+import { age, bits, byId, bytes, count, say, seconds, times } from "./format.js";
+import { Progress } from "./history.js";
+
+const WORDS = {
+  starting: "Starting", training: "Training", stalled: "Stalled", finished: "Finished", crashed: "Crashed",
+  unreadable: "Unreadable", waiting: "Nothing runs",
+};
+
+export class Headline {
+  constructor() {
+    this.progress = new Progress();
+    this.times = 0;
+  }
+
+  reset() {
+    this.progress = new Progress();
+    this.times = 0;
+  }
+
+  /** Show one process. `figures` is what /v1/stats says of it, or null while it is not known. */
+  show(process, figures) {
+    const state = this.stateOf(process, figures);
+    document.body.dataset.state = state;
+    say(byId("state"), WORDS[state] ?? state);
+    say(byId("run-name"), process ? describe(process) : "");
+    if (figures) this.showFigures(figures);
+    document.title = figures ? `${WORDS[state]} · ${bytes(figures.values.resident_bytes)} · ${process.name || "DAF"}` : "DAF";
+  }
+
+  stateOf(process, figures) {
+    if (!process) return "waiting";
+    if (process.state !== "live") return process.state;
+    return figures ? this.progress.judge(figures) : "starting";
+  }
+
+  showFigures({ values, derived }) {
+    const { resident_bytes: resident = 0, budget_bytes: budget = 0 } = values;
+    say(byId("resident"), bytes(resident));
+    say(byId("of-budget"), budget > 0 ? `of ${bytes(budget)} budget` : "no budget");
+    byId("fill").value = budget > 0 ? Math.min(1, resident / budget) : 0;
+    // Between two steps nothing is saved and there is no ratio: the last one stands.
+    this.times = derived.compression_ratio > 0 ? derived.compression_ratio : this.times;
+    say(byId("times"), times(this.times));
+    say(byId("step"), seconds(values.step_seconds));
+    say(byId("steps"), values.steps_total > 0 ? `${count(values.steps_total)} done` : "");
+    say(byId("evictions"), `${count(values.evictions_total ?? 0)} planes evicted`);
+  }
+
+  /** The mean width of what is kept, weighted by elements: known from the slots, not from the figures. */
+  showBits(slots) {
+    let total = 0, weight = 0;
+    for (const slot of slots) {
+      total += slot.bits * slot.raw_bytes;
+      weight += slot.raw_bytes;
+    }
+    say(byId("bits"), weight > 0 ? bits(+(total / weight).toFixed(1)) : "–");
+  }
+}
+
+function describe(process) {
+  const parts = [process.name || `pid ${process.pid}`];
+  if (process.world_size > 1) parts.push(`rank ${process.rank} of ${process.world_size}`);
+  if (process.device) parts.push(process.device);
+  if (process.ended_at) parts.push(`ran ${age(process.ended_at - process.started_at)}`);
+  if (process.error) parts.push(process.error);
+  return parts.join(" · ");
+}
