@@ -1,7 +1,7 @@
 // The charts over time, by uPlot: stacked memory with the budget and its marks, and the fragmentation number.
 /* global uPlot */
 
-import { bytes, clock, el, percent, say, themed } from "./format.js";
+import { bytes, clock, el, labelFont, percent, say, themed } from "./format.js";
 
 const SYNC = "daf-time";
 const BYTE_STEPS = Array.from({ length: 46 }, (_, i) => 2 ** i);
@@ -68,11 +68,11 @@ class TimeChart {
   }
 
   axes(format, steps) {
-    const font = `${themed("--axis-size")} ${themed("--font")}`;
+    const { font, pixels } = labelFont();
     const common = { stroke: themed("--soft"), font, ticks: { show: false }, grid: { stroke: themed("--line"), width: 1 } };
     return [
-      { ...common, grid: { show: false }, size: 28, space: 80, values: (_plot, splits, _i, _space, incr) => splits.map((t) => (incr >= 60 ? clock(t).slice(0, 5) : clock(t))) },
-      { ...common, size: 74, space: 30, ...(steps ? { incrs: steps } : {}), values: (_plot, splits) => splits.map(format) },
+      { ...common, grid: { show: false }, size: 2.2 * pixels, space: 7 * pixels, values: (_plot, splits, _i, _space, incr) => splits.map((t) => (incr >= 60 ? clock(t).slice(0, 5) : clock(t))) },
+      { ...common, size: 6 * pixels, space: 2.6 * pixels, ...(steps ? { incrs: steps } : {}), values: (_plot, splits) => splits.map(format) },
     ];
   }
 
@@ -233,17 +233,17 @@ export class MemoryChart extends TimeChart {
   /** At most one mark a pixel column, whatever the number of changes. */
   drawMarks(plot, { field, color, glyph }) {
     const { ctx, bbox } = plot;
-    const ratio = devicePixelRatio;
+    const em = labelFont().pixels * devicePixelRatio;
     ctx.fillStyle = themed(color);
-    ctx.font = `${11 * ratio}px ${themed("--font")}`;
+    ctx.font = `${em}px ${themed("--font")}`;
     ctx.textAlign = "center";
     let last = -Infinity;
     for (const { time } of this.history.changes(field)) {
       const x = Math.round(plot.valToPos(time, "x", true));
-      if (x - last < ratio * (glyph === "▮" ? 1 : 8)) continue;
+      if (x - last < em * (glyph === "▮" ? 0.2 : 0.7)) continue;
       last = x;
-      if (glyph === "▮") ctx.fillRect(x - ratio / 2, bbox.top + bbox.height - 7 * ratio, ratio, 7 * ratio);
-      else ctx.fillText(glyph, x, bbox.top + 4 * ratio);
+      if (glyph === "▮") ctx.fillRect(x - em / 16, bbox.top + bbox.height - 0.7 * em, em / 8, 0.7 * em);
+      else ctx.fillText(glyph, x, bbox.top + 0.4 * em);
     }
   }
 }

@@ -87,3 +87,9 @@ export function say(node, text) {
 export function themed(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
+
+/** The font of labels on canvases, and its size in CSS pixels: they grow with the page's own text. */
+export function labelFont() {
+  const pixels = Math.round(0.8 * parseFloat(getComputedStyle(document.documentElement).fontSize));
+  return { pixels, font: `${pixels}px ${themed("--font")}` };
+}

@@ -1,12 +1,11 @@
 // Bits by layer over time: one row of pixels a layer, one column a moment.
 
 import { Canvas, pixel } from "./canvas.js";
-import { bits, clock, el, say, themed } from "./format.js";
+import { bits, clock, el, labelFont, say, themed } from "./format.js";
 
 const MAX_COLUMNS = 480;
-const LABEL_PIXELS = 150;
+const LABEL_EMS = 13;
 const LABEL_LEAST_WIDTH = 560;
-const AXIS_PIXELS = 20;
 const MAX_BITS = 8;
 
 export class WidthMap extends Canvas {
@@ -78,7 +77,7 @@ export class WidthMap extends Canvas {
   colors() {
     this.palette ??= {
       bits: Array.from({ length: MAX_BITS + 1 }, (_, i) => themed(`--bits-${i}`)),
-      panel: themed("--panel"), soft: themed("--soft"), ink: themed("--ink"), font: `12px ${themed("--font")}`,
+      panel: themed("--panel"), soft: themed("--soft"), ink: themed("--ink"), ...labelFont(),
     };
     return this.palette;
   }
@@ -89,8 +88,8 @@ export class WidthMap extends Canvas {
     context.fillRect(0, 0, width, height);
     this.drawScale(colors);
     if (!this.times.length || !this.slots.length) return;
-    const left = width >= LABEL_LEAST_WIDTH ? LABEL_PIXELS : 0;
-    this.area = { left, width: width - left, height: height - AXIS_PIXELS };
+    const left = width >= LABEL_LEAST_WIDTH ? LABEL_EMS * colors.pixels : 0;
+    this.area = { left, width: width - left, height: height - 1.6 * colors.pixels };
     context.imageSmoothingEnabled = this.slots.length > this.area.height;
     context.drawImage(this.image(colors), left, 0, this.area.width, this.area.height);
     this.drawLabels(context, colors, width, height);
@@ -114,9 +113,9 @@ export class WidthMap extends Canvas {
     const { left, height: tall } = this.area;
     Object.assign(context, { fillStyle: colors.soft, font: colors.font, textBaseline: "middle" });
     const rowPixels = tall / this.slots.length;
-    const stride = Math.max(1, Math.ceil(16 / rowPixels));
+    const stride = Math.max(1, Math.ceil((1.35 * colors.pixels) / rowPixels));
     for (let row = 0; left && row < this.slots.length; row += stride) {
-      context.fillText(shorten(context, this.nameOf(row), left - 10), 0, Math.max(7, (row + 0.5) * rowPixels));
+      context.fillText(shorten(context, this.nameOf(row), left - 10), 0, Math.max(0.6 * colors.pixels, (row + 0.5) * rowPixels));
     }
     context.textBaseline = "bottom";
     context.fillText(clock(this.times[0]), left, height);

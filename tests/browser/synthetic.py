@@ -1,0 +1,125 @@
+"""A process that is not there: a stats page made of numbers, for what a real run would take hours to show."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from daf.server.fleet import Member, Reading
+from daf.server.state import Sidecar
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    slot_id: int
+    name: str
+    op: str
+    codec: str
+    bits: float
+    raw_bytes: int
+    stored_bytes: int
+    importance: float
+    fidelity: float
+
+
+@dataclass
+class SyntheticPage:
+    """A stats page whose figures are functions of the clock."""
+
+    path: pathlib.Path
+    num_slots: int = 40
+    budget_bytes: int = 512 * MIB
+    started_at: float = field(default_factory=time.time)
+    fields: tuple[Any, ...] = ()
+    lives: str = "live"
+
+    @property
+    def identity(self) -> Any:
+        return SimpleNamespace(
+            pid=int(self.path.stem.split("-")[0]),
+            start_time=1,
+            name="gpt-small",
+            argv=["train.py"],
+            job_id="",
+            rank=-1,
+            local_rank=-1,
+            world_size=1,
+            device="cpu",
+            started_at=self.started_at,
+            versions={"daf": "0"},
+        )
+
+    def state(self) -> str:
+        return self.lives
+
+    def values_at(self, now: float) -> dict[str, float]:
+        age = now - self.started_at
+        wave = 0.5 + 0.5 * math.sin(age / 3)
+        planes = {f"plane_bytes_bit_{k}": int((18 - 3 * k) * MIB * wave) for k in range(5)}
+        tensors, cached = int((210 + 20 * math.sin(age / 7)) * MIB), int(30 * MIB * (1 - wave))
+        total = sum(planes.values())
+        return {
+            "budget_bytes": self.budget_bytes,
+            "initial_budget_bytes": 512 * MIB,
+            "resident_bytes": tensors + total + cached,
+            "tensor_bytes": tensors,
+            "plane_bytes": total,
+            "cached_bytes": cached,
+            "saved_raw_bytes": int(total * 9.7),
+            "outside_bytes": 300 * MIB,
+            "least_bytes": 230 * MIB,
+            "fragmentation_ratio": 0.04 + 0.03 * wave,
+            "evictions_total": int(age / 20) * 7,
+            "oom_total": 0,
+            "steps_total": int(age / 1.4),
+            "step_seconds": 1.4 + 0.05 * wave,
+            **planes,
+        }
+
+    def snapshot(self) -> Any:
+        now = time.time()
+        rows = [self._row(i, now) for i in range(self.num_slots)]
+        return SimpleNamespace(values=self.values_at(now), slots=rows, heartbeat_age_seconds=0.02)
+
+    def _row(self, i: int, now: float) -> Row:
+        bits = float(1 + (i * 7 + int(now / 10) * (i % 3 == 0)) % 5)
+        raw = (1 + i % 9) * MIB
+        ops = ("addmm", "gelu", "layer_norm", "softmax")
+        name = f"transformer.h.{i // 8}.{('attn.c_attn', 'mlp.c_fc', 'mlp.act', 'ln_2')[i % 4]}"
+        return Row(i, name, ops[i % 4], "meansplit", bits, raw, int(raw * bits / 30), 10.0 ** -(i % 5), 0.99 - 0.001 * (i % 40))
+
+    def events(self, _since_id: int) -> tuple[list[Any], int]:
+        return [], 0
+
+    def map(self) -> Any:
+        kinds = ("tensor", "tensor", "plane", "plane", "free", "decommitted")
+        cells = [kinds[(i // 37 + i // 5) % 6] for i in range(2048)]
+        return {"zones": [{"name": "tensor", "cell_bytes": MIB // 4, "cells": cells}]}
+
+    def request_budget(self, num_bytes: int) -> int:
+        self.budget_bytes = num_bytes
+        return 1
+
+    def request_pause(self, _pause: bool) -> int:
+        return 1
+
+    def outcome(self, _generation: int) -> Any:
+        return SimpleNamespace(state="applied", least_bytes=0, reason="")
+
+
+def fill_history(sidecar: Sidecar, member: Member, page: SyntheticPage, *, seconds: float) -> None:
+    """Give `member` the history that a run of `seconds` would have."""
+    now = time.time()
+    page.started_at = now - seconds
+    history = sidecar.fleet.history_of(member, Reading(now, page.values_at(now), [], 0.0))
+    for i in range(int(seconds / 10)):
+        then = now - seconds + 10 * i
+        history.add(then, page.values_at(then))
+        if i % 5 == 0:
+            member.widths.add(then, {row.slot_id: row.bits for row in (page._row(k, then) for k in range(page.num_slots))})
