@@ -18,14 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import nn
 
 from benchmarks import transformer
-from benchmarks.data import MissingDataError
 from benchmarks.nets import ResNet18, SmallGPT
 from benchmarks.workload import (
     Options,
+    Recipe,
     Workload,
+    characters,
     class_loss,
     image_batches,
     next_token_loss,
@@ -34,36 +35,40 @@ from benchmarks.workload import (
 )
 
 
-def build(name: str, options: Options | None = None, **overrides: Any) -> Workload:
-    """Return the workload `name`, weights drawn from `seed`. Keywords are those of `Options`."""
+def recipe(name: str, options: Options) -> Recipe:
+    """Return the recipe of the workload `name`: its data is loaded, its model not yet built."""
     if name not in MODELS:
         raise ValueError(f"no model {name!r}; there are {', '.join(MODELS)}")
-    options = options or Options(**overrides)
-    torch.manual_seed(options.seed)
-    workload = MODELS[name](name, options)
-    workload.model.train()  # what comes with real weights arrives in eval mode
-    return workload
+    return MODELS[name](name, options)
 
 
-def _resnet18(name: str, options: Options) -> Workload:
-    model = ResNet18(width=scaled(64, options.scale, 8))
+def build(name: str, options: Options | None = None, **overrides: Any) -> Workload:
+    """Return the workload `name`, weights drawn from `seed`. Keywords are those of `Options`."""
+    return recipe(name, options or Options(**overrides)).build()
+
+
+def _resnet18(name: str, options: Options) -> Recipe:
+    def make_model() -> tuple[nn.Module, list[nn.Module]]:
+        model = ResNet18(width=scaled(64, options.scale, 8))
+        return model, list(model.blocks)
+
     make_batch = image_batches(options, options.batch_size or 64)
-    return Workload(name, model, make_batch, class_loss, list(model.blocks))
+    return Recipe(name, make_model, make_batch, class_loss, options.seed)
 
 
-def _gpt_small(name: str, options: Options) -> Workload:
+def _gpt_small(name: str, options: Options) -> Recipe:
     steps = options.seq_len or 256
     dim = scaled(256, options.scale, 32)
-    model = SmallGPT(max_steps=steps, dim=dim, num_layers=scaled(6, options.scale), num_heads=dim // 32)
-    try:
-        corpus = options.data.charlm()[0] if options.data else None
-    except MissingDataError:
-        corpus = None
-    make_batch = token_batches(options.batch_size or 16, steps, vocab=65, corpus=corpus)
-    return Workload(name, model, make_batch, next_token_loss, list(model.blocks))
+
+    def make_model() -> tuple[nn.Module, list[nn.Module]]:
+        model = SmallGPT(max_steps=steps, dim=dim, num_layers=scaled(6, options.scale), num_heads=dim // 32)
+        return model, list(model.blocks)
+
+    make_batch = token_batches(options.batch_size or 16, steps, vocab=65, corpus=characters(options))
+    return Recipe(name, make_model, make_batch, next_token_loss, options.seed)
 
 
-MODELS: dict[str, Callable[[str, Options], Workload]] = {
+MODELS: dict[str, Callable[[str, Options], Recipe]] = {
     "resnet18": _resnet18,
     "gpt-small": _gpt_small,
     "minilm": transformer.minilm,

@@ -14,13 +14,15 @@ from benchmarks.data import MissingDataError
 from benchmarks.workload import (
     Batch,
     Options,
-    Workload,
+    Recipe,
     masked_class_loss,
     next_token_loss,
     scaled,
     token_batches,
 )
 
+MINILM_VOCAB = 30522
+ROBERTA_VOCAB = 50265
 ATTENTION = {"eager": "eager", "fused": "sdpa"}
 
 
@@ -91,6 +93,14 @@ def import_transformers() -> Any:
     return transformers
 
 
+def import_all() -> None:
+    """Import what building these models will, so that its memory is in the baseline."""
+    transformers = import_transformers()
+    for name in ("BertModel", "GPT2LMHeadModel", "RobertaForSequenceClassification"):
+        getattr(transformers, name)
+    import peft  # noqa: F401
+
+
 def with_lora(model: nn.Module, *, rank: int, targets: list[str], fan_in_fan_out: bool = False) -> Any:
     """Freeze `model` and put low-rank adapters on the modules that `targets` names."""
     try:
@@ -130,7 +140,7 @@ def sentence_encoder(max_tokens: int) -> Callable[[list[str]], tuple[Tensor, Ten
 def sentence_batches(options: Options, size: int, steps: int, vocab: int) -> Callable[[int], Batch]:
     """Batches of sentences of SST-2, or of random tokens with random padding."""
     try:
-        rows = options.data.sst2("dev") if options.data and vocab == 30522 else None
+        rows = options.data.sst2("dev") if options.data and vocab == MINILM_VOCAB else None
     except MissingDataError:
         rows = None
     encode = sentence_encoder(steps) if rows else None
@@ -152,63 +162,75 @@ def sentence_batches(options: Options, size: int, steps: int, vocab: int) -> Cal
     return make_batch
 
 
-def minilm(name: str, options: Options) -> Workload:
+def minilm(name: str, options: Options) -> Recipe:
     """MiniLM as a classifier of two classes; the name says attention (`-fused`) and adapters (`-lora`)."""
-    encoder = MiniLM(
-        attention="fused" if "fused" in name else "eager",
-        dropout=options.dropout,
-        lora_rank=8 if "lora" in name else 0,
-    )
-    make_batch = sentence_batches(options, options.batch_size or 32, options.seq_len or 64, vocab=30522)
-    return Workload(name, MiniLMClassifier(encoder), make_batch, masked_class_loss, encoder.layers)
+
+    def make_model() -> tuple[nn.Module, list[nn.Module]]:
+        encoder = MiniLM(
+            attention="fused" if "fused" in name else "eager",
+            dropout=options.dropout,
+            lora_rank=8 if "lora" in name else 0,
+        )
+        return MiniLMClassifier(encoder), encoder.layers
+
+    make_batch = sentence_batches(options, options.batch_size or 32, options.seq_len or 64, vocab=MINILM_VOCAB)
+    return Recipe(name, make_model, make_batch, masked_class_loss, options.seed)
 
 
-def gpt2(name: str, options: Options) -> Workload:
+def gpt2(name: str, options: Options) -> Recipe:
     """GPT-2 124M or Medium, random weights, attention fused; LoRA on the attention's projections."""
-    transformers = import_transformers()
-    dim, layers = (1024, 24) if "medium" in name else (768, 12)
+    dim, layers, size = (1024, 24, 4) if "medium" in name else (768, 12, 8)
     dim = scaled(dim, options.scale, 64)
     steps = options.seq_len or 128
-    config = transformers.GPT2Config(
-        n_embd=dim,
-        n_layer=scaled(layers, options.scale),
-        n_head=dim // 64,
-        n_positions=max(steps, 128),
-        resid_pdrop=options.dropout,
-        embd_pdrop=options.dropout,
-        attn_pdrop=0.0,
-        use_cache=False,
-        attn_implementation="sdpa",
-    )
-    model = transformers.GPT2LMHeadModel(config)
-    blocks = list(model.transformer.h)
-    if "lora" in name:
-        model = with_lora(model, rank=4, targets=["c_attn"], fan_in_fan_out=True)
-    make_batch = token_batches(options.batch_size or (4 if "medium" in name else 8), steps, config.vocab_size)
-    return Workload(name, model, make_batch, next_token_loss, blocks)
+
+    def make_model() -> tuple[nn.Module, list[nn.Module]]:
+        transformers = import_transformers()
+        config = transformers.GPT2Config(
+            n_embd=dim,
+            n_layer=scaled(layers, options.scale),
+            n_head=dim // 64,
+            n_positions=max(steps, 128),
+            resid_pdrop=options.dropout,
+            embd_pdrop=options.dropout,
+            attn_pdrop=0.0,
+            use_cache=False,
+            attn_implementation="sdpa",
+        )
+        model = transformers.GPT2LMHeadModel(config)
+        blocks = list(model.transformer.h)
+        if "lora" in name:
+            model = with_lora(model, rank=4, targets=["c_attn"], fan_in_fan_out=True)
+        return model, blocks
+
+    make_batch = token_batches(options.batch_size or size, steps, vocab=50257)
+    return Recipe(name, make_model, make_batch, next_token_loss, options.seed)
 
 
-def roberta(name: str, options: Options) -> Workload:
+def roberta(name: str, options: Options) -> Recipe:
     """RoBERTa-base as a classifier of two classes, random weights, attention eager; LoRA on query and value."""
-    transformers = import_transformers()
     dim = scaled(768, options.scale, 64)
     steps = options.seq_len or 128
-    config = transformers.RobertaConfig(
-        vocab_size=50265,
-        hidden_size=dim,
-        num_hidden_layers=scaled(12, options.scale),
-        num_attention_heads=dim // 64,
-        intermediate_size=4 * dim,
-        max_position_embeddings=steps + 2,
-        type_vocab_size=1,
-        hidden_dropout_prob=options.dropout,
-        attention_probs_dropout_prob=options.dropout,
-        num_labels=2,
-        attn_implementation="eager",
-    )
-    model = transformers.RobertaForSequenceClassification(config)
-    blocks = list(model.roberta.encoder.layer)
-    if "lora" in name:
-        model = with_lora(model, rank=8, targets=["query", "value"])
-    make_batch = sentence_batches(options, options.batch_size or 8, steps, vocab=50265)
-    return Workload(name, model, make_batch, masked_class_loss, blocks)
+
+    def make_model() -> tuple[nn.Module, list[nn.Module]]:
+        transformers = import_transformers()
+        config = transformers.RobertaConfig(
+            vocab_size=ROBERTA_VOCAB,
+            hidden_size=dim,
+            num_hidden_layers=scaled(12, options.scale),
+            num_attention_heads=dim // 64,
+            intermediate_size=4 * dim,
+            max_position_embeddings=steps + 2,
+            type_vocab_size=1,
+            hidden_dropout_prob=options.dropout,
+            attention_probs_dropout_prob=options.dropout,
+            num_labels=2,
+            attn_implementation="eager",
+        )
+        model = transformers.RobertaForSequenceClassification(config)
+        blocks = list(model.roberta.encoder.layer)
+        if "lora" in name:
+            model = with_lora(model, rank=8, targets=["query", "value"])
+        return model, blocks
+
+    make_batch = sentence_batches(options, options.batch_size or 8, steps, vocab=ROBERTA_VOCAB)
+    return Recipe(name, make_model, make_batch, masked_class_loss, options.seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.data import DataFolder, MissingDataError
 
 Batch = dict[str, Tensor]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,23 @@ class Workload:
         return torch.optim.SGD(self.trainable(), lr=1e-3)
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A workload whose data is loaded and whose model is yet to be built, as often as wanted."""
+
+    name: str
+    make_model: Callable[[], tuple[nn.Module, list[nn.Module]]]  # the model and its blocks
+    make_batch: Callable[[int], Batch]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    seed: int = 0
+
+    def build(self) -> Workload:
+        torch.manual_seed(self.seed)
+        model, blocks = self.make_model()
+        model.train()  # what comes with real weights arrives in eval mode
+        return Workload(self.name, model, self.make_batch, self.loss, blocks)
+
+
 def scaled(size: int, scale: float, multiple: int = 1) -> int:
     """Return `size * scale`, rounded to a multiple and at least one of it."""
     return max(multiple, round(size * scale / multiple) * multiple)
@@ -73,20 +92,30 @@ def next_token_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 def image_batches(options: Options, size: int) -> Callable[[int], Batch]:
     """Batches of `size` images of CIFAR-10, or of noise."""
-    try:
-        images = options.data.cifar10()[0] if options.data else None
-    except MissingDataError:
-        images = None
+    images = _unless_missing(options.data and options.data.cifar10)
 
     def make_batch(number: int) -> Batch:
         random = torch.Generator().manual_seed(number)
         if images is None:
             x = torch.randn(size, 3, 32, 32, generator=random)
             return {"x": x, "y": torch.randint(10, (size,), generator=random)}
-        chosen = torch.randint(len(images.y), (size,), generator=random)
-        return {"x": images.x[chosen], "y": images.y[chosen]}
+        chosen = torch.randint(len(images[0].y), (size,), generator=random)
+        return {"x": images[0].x[chosen], "y": images[0].y[chosen]}
 
     return make_batch
+
+
+def characters(options: Options) -> Tensor | None:
+    """Return the text of charlm as ids, or None where there is no such file."""
+    parts = _unless_missing(options.data and options.data.charlm)
+    return parts[0] if parts else None
+
+
+def _unless_missing(read: Callable[[], T] | None) -> T | None:
+    try:
+        return read() if read else None
+    except MissingDataError:
+        return None
 
 
 def token_batches(size: int, steps: int, vocab: int, corpus: Tensor | None = None) -> Callable[[int], Batch]:

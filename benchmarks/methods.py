@@ -1,0 +1,102 @@
+"""The ways to train that are measured, by name: `plain`, `checkpoint`, `gact-2`, `division`, `daf-4`, `daf-auto-20x`"""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.peers.division import Division
+from benchmarks.peers.gact import Gact
+from benchmarks.peers.hooks import HookMethod
+from benchmarks.peers.method import Checkpoint, Method
+from benchmarks.workload import Batch, Workload
+
+STANDARD = (
+    "plain", "checkpoint", "gact-2", "gact-4", "division",
+    "daf-8", "daf-4", "daf-2", "daf-auto-14x", "daf-auto-20x", "daf-auto-24x",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DafSetting:
+    """What a name such as `daf-2` or `daf-auto-20x` asks of a session. A ratio is against what plain saves."""
+
+    bits: str
+    ratio: float = 0.0
+
+
+def daf_setting(name: str) -> DafSetting | None:
+    """Return what `name` asks of DAF, or None where it names a peer."""
+    match = re.fullmatch(r"daf-(?:([1-8]|lossless|off)|auto-(\d+(?:\.\d+)?)x)", name)
+    if match is None:
+        return None
+    return DafSetting(bits=match[1]) if match[1] else DafSetting(bits="auto", ratio=float(match[2]))
+
+
+def peer(name: str, workload: Workload) -> Method:
+    """Return the method `name` that is not DAF."""
+    if name == "plain":
+        return Method(workload)
+    if name == "checkpoint":
+        return Checkpoint(workload)
+    if name == "division":
+        return HookMethod(workload, Division())
+    match = re.fullmatch(r"gact-([1248])", name)
+    if match is None:
+        raise ValueError(f"no method {name!r}; there are {', '.join(STANDARD)}")
+    return HookMethod(workload, Gact(int(match[1])))
+
+
+class Daf(Method):
+    """Training under an open `daf.Session`."""
+
+    def __init__(self, workload: Workload, session: Any) -> None:
+        super().__init__(workload)
+        self.session = session
+
+    def exact(self) -> AbstractContextManager[Any]:
+        return _Removed(self.session.engine)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        before = self.session.stats()
+        loss = self.forward(batch)
+        after = self.session.stats()
+        del loss
+        return int(
+            after["plane_bytes"] - before["plane_bytes"] + after.get("passed_bytes", 0) - before.get("passed_bytes", 0)
+        )
+
+    def stats(self) -> dict[str, Any]:
+        return dict(self.session.stats())
+
+
+class _Removed:
+    """While entered, the engine's hooks are away; its arena stays."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> None:
+        self._engine.remove()
+
+    def __exit__(self, *_exception: object) -> None:
+        self._engine.install()
+
+
+def open_session(name: str, plain_saved_bytes: int) -> Any:
+    """Open the session that `name` asks for; None for a peer."""
+    setting = daf_setting(name)
+    if setting is None:
+        return None
+    import daf
+
+    if not setting.ratio:
+        return daf.Session(bits=setting.bits).start()
+    return daf.Session(bits=setting.bits, budget=int(plain_saved_bytes / setting.ratio)).start()
+
+
+def make(name: str, workload: Workload, session: Any = None) -> Method:
+    """Return the method `name` for `workload`; `session` is what `open_session` gave for it."""
+    return Daf(workload, session) if session is not None else peer(name, workload)
