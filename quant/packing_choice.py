@@ -20,7 +20,7 @@ class AutoPacker:
     """Whatever way of packing makes the whole step fastest here.
 
     The step is the only honest measure: a worker's encode costs the forward nothing visible and yet takes memory
-    bandwidth and, where all cores are busy, a core. So ways are tried on whole steps, in turn so that drift hits them alike.
+    bandwidth and, where all cores are busy, a core. So ways are tried on whole steps, in turn so that drift hits all.
     """
 
     def __init__(self, ways: dict[str, Packer], *, rounds: int = TRIAL_ROUNDS, warm_up: int = WARM_UP_STEPS) -> None:
