@@ -46,7 +46,8 @@ def wanted_bytes(budget: int | str, reading: Reading) -> int:
     else:
         num_bytes = _parsed(budget)
     if not 1 <= num_bytes <= MAX_BYTES:
-        raise ProblemError(422, "invalid-request", f"{budget!r} is {num_bytes} bytes; it must be 1 to {MAX_BYTES}")
+        detail = f"{budget!r} is {num_bytes} bytes; a budget is 1 to {MAX_BYTES} bytes"
+        raise ProblemError(409, "out-of-range", detail)
     return num_bytes
 
 
@@ -74,7 +75,7 @@ class Change:
             budget_bytes=self.budget_bytes,
             before_bytes=int(self.before.values.get("budget_bytes", 0)),
             resident_bytes=int(reading.values.get("resident_bytes", 0)),
-            least_bytes=least_bytes or int(reading.values.get("least_bytes", 0)),
+            least_bytes=least_bytes or int(reading.values.get("held_bytes", 0)),
             reason=reason,
             generation=self.generation,
             seconds=round(time.monotonic() - self.started, 6),

@@ -70,23 +70,30 @@ def _field(name: str) -> Callable[[Sample], Samples]:
     return read
 
 
-def _derived(name: str) -> Callable[[Sample], Samples]:
-    return lambda sample: [((), figures.derived(sample.reading.values)[name])]
+def _ratio(sample: Sample) -> Samples:
+    return [((), figures.derived(sample.reading.values)["compression_ratio"])]
 
 
 def _memory(name: str) -> Callable[[Sample], Samples]:
     return lambda sample: [((), sample.memory[name])] if name in sample.memory else []
 
 
-def _split(prefix: str, suffix: str = "") -> Callable[[Sample], Samples]:
+def _split(prefix: str, suffix: str) -> Callable[[Sample], Samples]:
     """Read the fields `<prefix><label><suffix>` as one metric with a label."""
 
     def read(sample: Sample) -> Samples:
         for name, value in sample.reading.values.items():
-            if name.startswith(prefix) and name.endswith(suffix):
-                yield (name[len(prefix) : len(name) - len(suffix)],), value
+            label = name.removeprefix(prefix).removesuffix(suffix)
+            if label and name == prefix + label + suffix:
+                yield (label,), value
 
     return read
+
+
+def _numbered(prefix: str, suffix: str) -> Callable[[Sample], Samples]:
+    """The same for labels that are numbers."""
+    read = _split(prefix, suffix)
+    return lambda sample: [(labels, value) for labels, value in read(sample) if labels[0].isdigit()]
 
 
 def _slots_by_bits(sample: Sample) -> Samples:
@@ -97,7 +104,7 @@ def _slots_by_bits(sample: Sample) -> Samples:
 def _bytes_by_bits(sample: Sample) -> Samples:
     found: Counter[int] = Counter()
     for row in sample.reading.slots:
-        found[min(MAX_BITS, max(0, round(row.bits)))] += row.stored_bytes
+        found[min(MAX_BITS, max(0, round(row.bits)))] += row.live_bytes
     return [((str(bits),), float(found.get(bits, 0))) for bits in range(MAX_BITS + 1)]
 
 
@@ -109,16 +116,17 @@ def _heartbeat(sample: Sample) -> Samples:
     return [((), sample.reading.heartbeat_age_seconds)]
 
 
-def _fidelity(pick: Callable[[list[float]], float]) -> Callable[[Sample], Samples]:
-    def read(sample: Sample) -> Samples:
-        known = [row.fidelity for row in sample.reading.slots if row.fidelity > 0]
-        return [((), pick(known))] if known else []
-
-    return read
+def _lowest_fidelity(sample: Sample) -> Samples:
+    known = [row.fidelity for row in sample.reading.slots if row.fidelity > 0]
+    return [((), min(known))] if known else []
 
 
 def _gauge(name: str, text: str, read: Callable[[Sample], Samples], *labels: str) -> Export:
     return Export(name, "gauge", text, read, labels)
+
+
+def _lasting(name: str, text: str, read: Callable[[Sample], Samples], *labels: str) -> Export:
+    return Export(name, "gauge", text, read, labels, when_ended=True)
 
 
 def _counter(name: str, text: str, read: Callable[[Sample], Samples], *labels: str) -> Export:
@@ -126,48 +134,47 @@ def _counter(name: str, text: str, read: Callable[[Sample], Samples], *labels: s
 
 
 EXPORTS: tuple[Export, ...] = (
-    Export(
-        "daf_process_state",
-        "gauge",
-        "1 for the state that the process is in, 0 for the others.",
-        _states,
-        ("state",),
-        True,
-    ),
-    Export(
-        "daf_heartbeat_age_seconds", "gauge", "Time since the process last showed that it lives.", _heartbeat, (), True
-    ),
+    _lasting("daf_process_state", "1 for the state that the process is in, 0 for the others.", _states, "state"),
+    _lasting("daf_heartbeat_age_seconds", "Time since the process last showed that it lives.", _heartbeat),
     _gauge("daf_budget_bytes", "Bytes that the arena may keep resident.", _field("budget_bytes")),
     _gauge("daf_resident_bytes", "Bytes that the arena keeps resident.", _field("resident_bytes")),
+    _gauge("daf_peak_resident_bytes", "Most bytes that the arena ever kept resident.", _field("peak_resident_bytes")),
+    _gauge("daf_held_bytes", "Bytes that no eviction can free now.", _field("held_bytes")),
+    _gauge("daf_peak_held_bytes", "The least budget that would have done so far.", _field("peak_held_bytes")),
     _gauge("daf_tensor_bytes", "Bytes of ordinary tensors in the arena.", _field("tensor_bytes")),
     _gauge("daf_plane_bytes", "Bytes of encoded activations in the arena.", _field("plane_bytes")),
+    _gauge(
+        "daf_plane_position_bytes",
+        "Bytes of encoded activations by bit position: 0 is never dropped, 1 the most significant bit.",
+        _numbered("plane_", "_bytes"),
+        "position",
+    ),
     _gauge("daf_cached_bytes", "Resident bytes that are free and kept for reuse.", _field("cached_bytes")),
     _gauge("daf_spilled_bytes", "Bytes moved to slower memory.", _field("spilled_bytes")),
-    _gauge(
-        "daf_saved_raw_bytes", "Bytes that the saved activations would take without DAF.", _field("saved_raw_bytes")
-    ),
-    _gauge(
-        "daf_compression_ratio",
-        "Bytes without DAF over bytes held, of saved activations.",
-        _derived("compression_ratio"),
-    ),
+    _gauge("daf_saved_raw_bytes", "Bytes that the held activations would take without DAF.", _field("saved_raw_bytes")),
+    _gauge("daf_compression_ratio", "Bytes without DAF over bytes held, of saved activations.", _ratio),
     _gauge(
         "daf_fragmentation_ratio",
-        "Part of the resident bytes that no tensor or plane uses.",
+        "Share of free tensor memory outside its largest extent.",
         _field("fragmentation_ratio"),
     ),
-    _gauge("daf_slots", "Slots by the mean width of what they hold.", _slots_by_bits, "bits"),
-    _gauge("daf_slot_bytes", "Stored bytes by the mean width of the slot that holds them.", _bytes_by_bits, "bits"),
     _gauge("daf_stashes", "Encoded activations that are held.", _field("stashes")),
-    _counter("daf_evicted_bytes_total", "Bytes of bit planes that were evicted.", _field("evicted_bytes_total")),
-    _counter("daf_oom_total", "Requests that did not fit after everything droppable was dropped.", _field("oom_total")),
+    _gauge("daf_slots", "Slots by their width in bits, rounded.", _slots_by_bits, "bits"),
+    _gauge("daf_slot_bytes", "Bytes that slots hold, by their width in bits, rounded.", _bytes_by_bits, "bits"),
+    _gauge("daf_fidelity_ratio", "Lowest measured fidelity of any slot; 1 is exact.", _lowest_fidelity),
+    _gauge("daf_compression_paused", "1 while compression is paused by command.", _field("is_paused")),
+    _counter("daf_evictions_total", "Planes dropped, by what for.", _split("evictions_", "_total"), "reason"),
+    _counter("daf_evicted_bytes_total", "Bytes of planes dropped.", _field("evicted_bytes_total")),
+    _counter("daf_spills_total", "Stashes moved to slower memory.", _field("spills_total")),
+    _counter("daf_restores_total", "Stashes brought back from slower memory.", _field("restores_total")),
+    _counter("daf_oom_total", "Requests that did not fit when everything droppable was gone.", _field("oom_total")),
+    _counter("daf_trimmed_bytes_total", "Bytes given back to the system.", _field("trimmed_bytes_total")),
     _counter("daf_steps_total", "Training steps.", _field("steps_total")),
-    _gauge("daf_step_seconds", "Duration of the last training step.", _field("step_seconds")),
+    _gauge("daf_step_seconds", "Length of the last training step.", _field("step_seconds")),
+    _counter("daf_training_seconds_total", "Length of all training steps together.", _field("step_seconds_total")),
+    _counter("daf_page_faults_total", "Page faults of the process.", _field("faults_total")),
     _gauge("daf_process_resident_bytes", "Resident set size of the process.", _memory("process_resident_bytes")),
     _gauge("daf_process_virtual_bytes", "Virtual size of the process.", _memory("process_virtual_bytes")),
-    _gauge(
-        "daf_slot_fidelity_ratio_min", "Lowest measured fidelity of any slot's gradient, 1 is exact.", _fidelity(min)
-    ),
 )
 
 # Of the sidecar itself: (name, help, value)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 SIZE_PATTERN = r"^\s*(\d{1,18}(\.\d{0,6})?|\.\d{1,6})\s*(%|[kKmMgGtT]?[bB]?|[kKmMgGtT][iI][bB]?)\s*$"
-MAX_BYTES = 2**62
+MAX_BYTES = 2**53  # what every JSON reader holds exactly
 
 State = Literal["live", "finished", "crashed", "unreadable"]
 

@@ -73,7 +73,16 @@ async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     slug = HTTPStatus(error.status_code).name.lower().replace("_", "-")
     detail = f"{request.method} {request.url.path}: {error.detail}"
-    return ProblemError(error.status_code, slug, detail, headers=error.headers).response()
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_allowed(request))
+    return ProblemError(error.status_code, slug, detail, headers=headers).response()
+
+
+def _allowed(request: Request) -> list[str]:
+    """All methods of the path. The router names only those of the first route that it tried."""
+    documented = request.app.openapi()["paths"].get(request.url.path, {"get": None})
+    return sorted(method.upper() for method in documented)
 
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:

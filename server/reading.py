@@ -130,8 +130,8 @@ async def budget(sidecar: Beside, selection: Selected) -> models.Budgets:
                 rank=member.rank,
                 budget_bytes=int(reading.values.get("budget_bytes", 0)),
                 resident_bytes=int(reading.values.get("resident_bytes", 0)),
-                least_bytes=int(reading.values.get("least_bytes", 0)),
-                paused=bool(reading.values.get("paused", 0)),
+                least_bytes=int(reading.values.get("held_bytes", 0)),
+                paused=bool(reading.values.get("is_paused", 0)),
             )
             for member, reading in found
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -18,6 +19,16 @@ from daf.server.settings import Limits
 router = APIRouter()
 PING_SECONDS = 15.0
 RETRY_MILLISECONDS = 1000
+EVENT_SCHEMA = {
+    "type": "object",
+    "description": "One event: its name, its id where it can be replayed, and JSON as text.",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string", "enum": ["stats", "arena", "process", "change", "lost"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+        "id": {"type": "string"},
+    },
+}
 
 
 @router.get(
@@ -42,16 +53,17 @@ async def events(
     tags=["events"],
     summary="Events and figures as they come, as server-sent events",
     response_class=Response,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}},
 )
 async def stream(
     sidecar: Beside,
     last_event_id: Annotated[str | None, Header(max_length=64, description="Replay what came after this id.")] = None,
     since: Annotated[str | None, Query(max_length=64, description="The same, where a header cannot be sent.")] = None,
+    seconds: Annotated[float, Query(ge=0, le=86400, description="End after so long; a day by default.")] = 86400,
 ) -> Response:
     if sidecar.hub.num_clients >= sidecar.settings.limits.stream_clients:
         raise ProblemError(429, "too-many-clients", "Too many event clients", headers={"Retry-After": "10"})
-    return EventStream(sidecar.hub, sidecar.hub.cursor(last_event_id or since), sidecar.settings.limits)
+    return EventStream(sidecar.hub, sidecar.hub.cursor(last_event_id or since), sidecar.settings.limits, seconds)
 
 
 class EventStream(Response):
@@ -62,12 +74,13 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, hub: Hub, cursor: Cursor, limits: Limits) -> None:
+    def __init__(self, hub: Hub, cursor: Cursor, limits: Limits, seconds: float) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._hub = hub
         self._cursor = cursor
         self._limits = limits
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._hub.num_clients += 1
@@ -78,7 +91,11 @@ class EventStream(Response):
                 return
             gone = asyncio.ensure_future(_disconnected(receive))
             try:
-                await self._feed(send, gone)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._seconds):
+                        await self._feed(send, gone)
+                if not gone.done():
+                    await send({"type": "http.response.body", "body": b""})
             finally:
                 gone.cancel()
         finally:

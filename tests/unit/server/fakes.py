@@ -13,6 +13,11 @@ from daf.server.app import create_app
 from daf.server.settings import Settings
 from daf.server.state import Sidecar
 
+OTHER_FIELDS = (
+    "peak_resident_bytes", "peak_held_bytes", "plane_0_bytes", "plane_1_bytes", "spilled_bytes", "stashes",
+    "evictions_tensor_total", "evictions_budget_total", "evicted_bytes_total", "spills_total", "restores_total",
+    "oom_total", "trimmed_bytes_total", "steps_total", "step_seconds_total", "faults_total",
+)  # fmt: skip
 TOKEN = "t" * 43
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -41,6 +46,7 @@ class FakeSlot:
     bits: float = 4.0
     raw_bytes: int = 8000
     stored_bytes: int = 1000
+    live_bytes: int = 1000
     importance: float = 1.0
     fidelity: float = 0.9
 
@@ -88,12 +94,14 @@ class FakePage:
             "budget_bytes": 1 << 30, "initial_budget_bytes": 1 << 30, "resident_bytes": 600 << 20,
             "tensor_bytes": 300 << 20, "plane_bytes": 100 << 20, "cached_bytes": 200 << 20,
             "saved_raw_bytes": 800 << 20, "evictions_total": 3,
-            "fragmentation_ratio": 0.25, "step_seconds": 0.5, "least_bytes": 1 << 20, "paused": 0,
+            "fragmentation_ratio": 0.25, "step_seconds": 0.5, "held_bytes": 1 << 20, "is_paused": 0,
+            **dict.fromkeys(OTHER_FIELDS, 1),
         }  # fmt: skip
         self.slots = [FakeSlot(1, "a", importance=1.0), FakeSlot(2, "b", importance=5.0)]
         self.all_events: list[FakeEvent] = []
         self.commands: list[tuple[str, int]] = []
         self.answers = True
+        self.num_snapshots = 0
         self.broken: Exception | None = None
 
     @property
@@ -104,6 +112,7 @@ class FakePage:
         return self.now_state
 
     def snapshot(self) -> FakeSnapshot:
+        self.num_snapshots += 1
         if self.broken:
             raise self.broken
         return FakeSnapshot(dict(self.values), list(self.slots))

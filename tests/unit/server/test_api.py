@@ -95,13 +95,27 @@ def test_a_change_is_never_sent_to_two_jobs_by_accident(running: Running, pages:
     assert answer.json()["type"].endswith("ambiguous")
 
 
-@pytest.mark.parametrize("wish", ["banana", "-1", "", 0, -5, 1.5, None, True, [], "1e9", "9" * 30, "0%"])
+@pytest.mark.parametrize("wish", ["banana", "-1", "", 0, -5, 1.5, None, True, [], "1e9", "9" * 30])
 def test_what_is_no_size_is_refused_with_a_problem(running: Running, pages: FakePages, wish: Any) -> None:
     page = pages.add()
     answer = running.put_budget(wish)
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
     assert page.commands == []
+
+
+@pytest.mark.parametrize("wish", ["0%", "0.0GiB", "999999999999999999TiB"])
+def test_a_size_that_no_budget_can_have_is_refused(running: Running, pages: FakePages, wish: str) -> None:
+    pages.add()
+    answer = running.put_budget(wish)
+    assert answer.status_code == 409
+    assert answer.json()["type"].endswith("out-of-range")
+
+
+def test_a_wrong_method_is_told_all_the_right_ones(running: Running) -> None:
+    answer = running.client.delete("/v1/budget", headers=RIGHT)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "GET, PUT"
 
 
 def test_compression_is_paused_and_resumed(running: Running, pages: FakePages) -> None:

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pathlib
+
+from daf.server.history import LEVELS, History
+from daf.server.widths import Widths
+
+
+def test_what_was_added_comes_back_in_order() -> None:
+    history = History(["a", "b"])
+    for second in range(100):
+        history.add(1000.0 + second, {"a": second, "b": -second})
+    found = history.series(1099.0, 50, 1000)
+    assert found.times == [1049.0 + i for i in range(51)]
+    assert found.columns["b"] == [-49.0 - i for i in range(51)]
+
+
+def test_a_long_run_is_told_by_a_coarser_ring_in_constant_memory() -> None:
+    history = History(["a"])
+    for second in range(0, 10 * 3600, 1):
+        history.add(float(second), {"a": second})
+    now = 10 * 3600.0
+    assert history.series(now, 600, 5000).step_seconds == 1.0
+    assert history.series(now, 6 * 3600 - 60, 5000).step_seconds == 10.0
+    whole = history.series(now, 24 * 3600, 5000)
+    assert whole.step_seconds == 60.0
+    assert whole.times[0] < 120
+    assert whole.times[-1] == now - 1
+    assert [len(ring) for ring in history.rings] == [900, 2160, 600]
+
+
+def test_points_are_thinned_evenly_and_the_newest_stays() -> None:
+    history = History(["a"])
+    for second in range(900):
+        history.add(float(second), {"a": second})
+    found = history.series(899.0, 900, 100)
+    assert len(found.times) <= 100
+    assert found.times[-1] == 899.0
+    assert len({b - a for a, b in zip(found.times, found.times[1:], strict=False)}) == 1
+
+
+def test_a_history_survives_its_sidecar(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.history"
+    first = History(["a"], path)
+    first.add(1.0, {"a": 5})
+    first.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = History(["a"], path)
+    again.add(2.0, {"a": 6})
+    assert again.series(2.0, 10, 10).columns["a"] == [5.0, 6.0]
+    again.close(remove=True)
+    assert not path.exists()
+
+
+def test_a_history_of_other_fields_or_garbage_is_begun_anew(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.history"
+    path.write_bytes(b"garbage")
+    history = History(["a"], path)
+    assert history.series(1.0, 10, 10).times == []
+    history.add(1.0, {"a": 5})
+    history.close()
+    other = History(["a", "b"], path)
+    assert other.series(1.0, 10, 10).times == []
+    other.close()
+
+
+def test_missing_values_are_zero_and_an_empty_history_is_empty() -> None:
+    history = History(["a"])
+    assert history.series(5.0, 10, 10).columns == {"a": []}
+    history.add(5.0, {})
+    assert history.series(5.0, 10, 10).columns == {"a": [0.0]}
+    assert len(LEVELS) == 3
+
+
+def test_widths_cover_the_whole_run_in_a_fixed_number_of_columns() -> None:
+    widths = Widths(num_columns=8)
+    for second in range(100):
+        widths.add(float(second), {1: second / 20, 2: 3.0} if second >= 50 else {1: second / 20})
+    times, table = widths.table()
+    assert len(times) <= 8
+    assert times[0] == 0.0
+    assert widths.step_seconds == 16.0
+    assert len(table[1]) == len(table[2]) == len(times)
+    assert table[2][0] is None, "the second slot was not there at first"
+    assert table[2][-1] == 3.0
+
+
+def test_widths_are_kept_to_a_sixteenth_of_a_bit() -> None:
+    widths = Widths()
+    widths.add(0.0, {1: 2.5, 2: 99.0, 3: -1.0})
+    assert widths.table()[1] == {1: [2.5], 2: [15.875], 3: [0.0]}
