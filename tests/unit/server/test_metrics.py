@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 
@@ -18,7 +19,7 @@ def test_the_documented_table_is_the_code_s() -> None:
 
 
 def test_every_documented_metric_is_exported_with_its_type_and_help(running: Running, pages: FakePages) -> None:
-    pages.add()
+    pages.add(pid=os.getpid())
     families = {family.name: family for family in parse_text(running.get("/metrics").text)}
     for export in EXPORTS:
         family = families[export.name.removesuffix("_total")]
