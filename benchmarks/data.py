@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 DEFAULT_FOLDER = Path("../shared/data")
+CIFAR_MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
+CIFAR_DEVIATION = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
 
 
 class MissingDataError(Exception):
@@ -34,10 +36,15 @@ class MissingDataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Images [N, 3, 32, 32], normalised per channel, and their classes [N]."""
+    """Images [N, 3, 32, 32] in bytes and their classes [N]. Batches are normalised per channel as they are taken."""
 
     x: Tensor
     y: Tensor
+
+    def batch(self, chosen: Tensor) -> dict[str, Tensor]:
+        """Return the images that `chosen` [B] indexes, as floats, and their classes."""
+        pixels = self.x[chosen].float().div_(255)
+        return {"x": pixels.sub_(CIFAR_MEAN).div_(CIFAR_DEVIATION), "y": self.y[chosen]}
 
 
 class DataFolder:
@@ -55,7 +62,13 @@ class DataFolder:
     def cifar10(self) -> tuple[Images, Images]:
         """Return the training and the test images."""
         with np.load(self._file("cifar10", "cifar10_10k_2k.npz")) as arrays:
-            train, test = (_images(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+            train, test = (
+                Images(
+                    torch.from_numpy(arrays[f"x_{part}"]).permute(0, 3, 1, 2).contiguous(),
+                    torch.from_numpy(arrays[f"y_{part}"]).long().flatten(),
+                )
+                for part in ("train", "test")
+            )
         return train, test
 
     def sst2(self, split: str) -> list[tuple[str, int]]:
@@ -86,10 +99,3 @@ class DataFolder:
         name = {"dev": "devset.csv", "test": "testset_w_refs.csv"}[split]
         with self._file("e2e", name).open(encoding="utf-8", newline="") as file:
             return [(row["mr"], row["ref"]) for row in csv.DictReader(file)]
-
-
-def _images(x: np.ndarray, y: np.ndarray) -> Images:
-    scaled = torch.from_numpy(x).permute(0, 3, 1, 2).float().div_(255)
-    mean = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
-    deviation = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
-    return Images(((scaled - mean) / deviation).contiguous(), torch.from_numpy(y).long().flatten())

@@ -11,12 +11,15 @@ from benchmarks.peers.division import Division
 from benchmarks.peers.gact import Gact
 from benchmarks.peers.hooks import HookMethod
 from benchmarks.peers.method import Checkpoint, Method
+from benchmarks.worker import Job
 from benchmarks.workload import Batch, Workload
 
 STANDARD = (
     "plain", "checkpoint", "gact-2", "gact-4", "division",
     "daf-8", "daf-4", "daf-2", "daf-auto-14x", "daf-auto-20x", "daf-auto-24x",
 )  # fmt: skip
+# Of what a limit leaves after the imports. The rest is for scratch memory that libraries take past torch's allocator.
+LIMIT_SHARE = 0.92
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class DafSetting:
 
 def daf_setting(name: str) -> DafSetting | None:
     """Return what `name` asks of DAF, or None where it names a peer."""
-    match = re.fullmatch(r"daf-(?:([1-8]|lossless|off)|auto-(\d+(?:\.\d+)?)x)", name)
+    match = re.fullmatch(r"daf-(?:([1-8]|lossless|off|auto)|auto-(\d+(?:\.\d+)?)x)", name)
     if match is None:
         return None
     return DafSetting(bits=match[1]) if match[1] else DafSetting(bits="auto", ratio=float(match[2]))
@@ -85,16 +88,18 @@ class _Removed:
         self._engine.install()
 
 
-def open_session(name: str, plain_saved_bytes: int) -> Any:
-    """Open the session that `name` asks for; None for a peer."""
-    setting = daf_setting(name)
+def open_session(job: Job, baseline_bytes: int) -> Any:
+    """Open the session that the job's method asks for; None for a peer. The baseline is what the imports took."""
+    setting = daf_setting(job.method)
     if setting is None:
         return None
     import daf
 
-    if not setting.ratio:
-        return daf.Session(bits=setting.bits).start()
-    return daf.Session(bits=setting.bits, budget=int(plain_saved_bytes / setting.ratio)).start()
+    if setting.ratio:
+        return daf.Session(bits=setting.bits, budget=int(job.plain_saved_bytes / setting.ratio)).start()
+    if job.limit_bytes:
+        return daf.Session(bits=setting.bits, budget=int((job.limit_bytes - baseline_bytes) * LIMIT_SHARE)).start()
+    return daf.Session(bits=setting.bits).start()
 
 
 def make(name: str, workload: Workload, session: Any = None) -> Method:

@@ -49,7 +49,7 @@ class Training:
         self._num_steps = 0
         self.baseline_bytes = resident_bytes()
         forget_peak()
-        session = methods.open_session(job.method, job.plain_saved_bytes)
+        session = methods.open_session(job, self.baseline_bytes)
         self.workload = self._recipe.build()
         self.method = methods.make(job.method, self.workload, session)
         self._optimizer = self.workload.optimizer()

@@ -5,6 +5,7 @@ The parent writes one JSON request a line (`{"do": "step"}`), the worker answers
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -12,12 +13,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.memory_limit import MemoryLimit
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker trains, and how. `plain_saved_bytes` is what a ratio of DAF's refers to."""
+    """What a worker trains, and how.
+
+    `plain_saved_bytes` is what a ratio of DAF's refers to; `limit_bytes` the limit that the process is under, if any.
+    """
 
     model: str
     method: str
@@ -28,6 +35,7 @@ class Job:
     dropout: float = 0.1
     threads: int = 0
     plain_saved_bytes: int = 0
+    limit_bytes: int = 0
 
 
 class WorkerError(Exception):
@@ -37,7 +45,7 @@ class WorkerError(Exception):
 class Worker:
     """The parent's side. Leaves no process behind: use it as a context."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, limit: MemoryLimit | None = None) -> None:
         self.job = job
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", json.dumps(asdict(job))],
@@ -46,7 +54,13 @@ class Worker:
             text=True,
             bufsize=1,
         )
-        self._read()  # ready
+        if limit:
+            limit.add(self._process.pid)
+        try:
+            self._read()  # ready
+        except WorkerError:
+            self.close()
+            raise
 
     def __enter__(self) -> Worker:
         return self
@@ -56,12 +70,14 @@ class Worker:
 
     def ask(self, what: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
+        with contextlib.suppress(BrokenPipeError):  # it has ended: the answer's absence says so
+            self._process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
         return self._read()
 
     def close(self) -> None:
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:

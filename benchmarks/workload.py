@@ -100,7 +100,7 @@ def image_batches(options: Options, size: int) -> Callable[[int], Batch]:
             x = torch.randn(size, 3, 32, 32, generator=random)
             return {"x": x, "y": torch.randint(10, (size,), generator=random)}
         chosen = torch.randint(len(images[0].y), (size,), generator=random)
-        return {"x": images[0].x[chosen], "y": images[0].y[chosen]}
+        return images[0].batch(chosen)
 
     return make_batch
 

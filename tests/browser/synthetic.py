@@ -92,7 +92,9 @@ class SyntheticPage:
         raw = (1 + i % 9) * MIB
         ops = ("addmm", "gelu", "layer_norm", "softmax")
         name = f"transformer.h.{i // 8}.{('attn.c_attn', 'mlp.c_fc', 'mlp.act', 'ln_2')[i % 4]}"
-        return Row(i, name, ops[i % 4], "meansplit", bits, raw, int(raw * bits / 30), 10.0 ** -(i % 5), 0.99 - 0.001 * (i % 40))
+        return Row(
+            i, name, ops[i % 4], "meansplit", bits, raw, int(raw * bits / 30), 10.0 ** -(i % 5), 0.99 - 0.001 * (i % 40)
+        )
 
     def events(self, _since_id: int) -> tuple[list[Any], int]:
         return [], 0
@@ -122,4 +124,6 @@ def fill_history(sidecar: Sidecar, member: Member, page: SyntheticPage, *, secon
         then = now - seconds + 10 * i
         history.add(then, page.values_at(then))
         if i % 5 == 0:
-            member.widths.add(then, {row.slot_id: row.bits for row in (page._row(k, then) for k in range(page.num_slots))})
+            member.widths.add(
+                then, {row.slot_id: row.bits for row in (page._row(k, then) for k in range(page.num_slots))}
+            )
