@@ -1,0 +1,44 @@
+"""Which codec, width and group shape a tensor gets, from its dtype and from the op that made it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from daf.kernels import Spec
+
+RAW = Spec("raw", 0)
+BOOL = Spec("bool", 1)
+
+_RELU_LIKE = frozenset({"ReluBackward0", "ThresholdBackward0", "HardtanhBackward0"})
+
+
+def producer(tensor: Tensor) -> str:
+    """Name of the node that made the tensor; for an op's own saved output that is the op itself."""
+    node = tensor.grad_fn
+    return "" if node is None else node.name()
+
+
+class Chooser:
+    """Turns the user's wish (`bits`) into a Spec per tensor."""
+
+    def __init__(self, bits: int | str) -> None:
+        self.bits = bits
+        self.width = bits if isinstance(bits, int) else 4
+
+    def choose(self, tensor: Tensor) -> Spec:
+        dtype = tensor.dtype
+        if dtype is torch.bool:
+            return BOOL
+        if not dtype.is_floating_point:
+            return Spec("int", num_int_bits(tensor))
+        if self.bits == "lossless" or dtype is torch.float64:
+            return RAW
+        if producer(tensor) in _RELU_LIKE:
+            return Spec("support", self.width - 1)
+        return Spec("meansplit" if self.width <= 4 else "minmax", self.width)
+
+
+def num_int_bits(tensor: Tensor) -> int:
+    low, high = (int(bound) for bound in tensor.aminmax())
+    return max(1, (high - low).bit_length())

@@ -1,0 +1,54 @@
+"""How a saved tensor lies in memory, worked out once per (shape, strides)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the engine must know to encode a tensor in memory order and to give back its strides.
+
+    shape, strides   of the tensor as autograd saved it
+    core_shape       shape with expanded (stride 0) axes cut to 1
+    core_strides     strides of the tensor that decoding makes: dense, in the same axis order
+    numel            distinct elements: the product of core_shape
+    cols             extent of the innermost axis in memory: the width of a row for column groups
+    is_dense         the distinct elements fill one stretch of memory without gaps
+    is_expanded      some axis is repeated by a stride of 0
+    """
+
+    shape: Sizes
+    strides: Sizes
+    core_shape: Sizes
+    core_strides: Sizes
+    numel: int
+    cols: int
+    is_dense: bool
+    is_expanded: bool
+
+
+@lru_cache(maxsize=4096)
+def layout_of(shape: Sizes, strides: Sizes) -> Layout:
+    is_expanded = any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True))
+    core_shape = tuple(
+        1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)
+    )
+    # Innermost first; an axis of extent 1 has no say in the order.
+    order = sorted((axis for axis in range(len(shape)) if core_shape[axis] > 1), key=lambda axis: strides[axis])
+    core_strides = [1] * len(shape)
+    numel = 1
+    is_dense = True
+    for axis in order:
+        is_dense = is_dense and strides[axis] == numel
+        core_strides[axis] = numel
+        numel *= core_shape[axis]
+    if is_dense and not is_expanded:
+        core_strides = list(strides)
+    cols = core_shape[order[0]] if order else 1
+    if 0 in shape:
+        numel = 0
+    return Layout(shape, strides, core_shape, tuple(core_strides), numel, cols, is_dense, is_expanded)

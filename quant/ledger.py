@@ -1,0 +1,74 @@
+"""What the engine holds at this moment: the live encoded storages by identity, and their bytes."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from daf.quant.handles import Coded
+
+StorageKey = tuple[int, int, int, int, object]  # storage record, address, elements, version, dtype
+
+
+class Ledger:
+    """Counts in bytes, exact at every moment, and the table that finds a storage saved before.
+
+    The table holds weak references: a storage lives as long as autograd holds a handle to it. The lock is re-entrant
+    because a collection of garbage may run `drop` at any line, this class's own included.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._live: dict[StorageKey, weakref.ref[Coded]] = {}
+        self.raw_bytes = 0
+        self.stored_bytes = 0
+        self.kept_bytes = 0
+        self.peak_raw_bytes = 0
+        self.peak_stored_bytes = 0
+        self.num_packs = 0
+        self.num_coded = 0
+        self.num_shared = 0
+        self.num_failures = 0
+        self.kept: Counter[str] = Counter()
+
+    def find(self, key: StorageKey) -> Coded | None:
+        entry = self._live.get(key)
+        return entry() if entry is not None else None
+
+    def add(self, coded: Coded, key: StorageKey) -> None:
+        with self._lock:
+            self._live[key] = weakref.ref(coded)
+            self.num_coded += 1
+            self.raw_bytes += coded.raw_bytes
+            self.stored_bytes += coded.plan.stored_bytes
+            self.peak_raw_bytes = max(self.peak_raw_bytes, self.raw_bytes)
+            self.peak_stored_bytes = max(self.peak_stored_bytes, self.stored_bytes)
+
+    def drop(self, coded: Coded, key: StorageKey) -> None:
+        with self._lock:
+            entry = self._live.get(key)
+            if entry is not None and entry() is None:
+                del self._live[key]
+            self.raw_bytes -= coded.raw_bytes
+            self.stored_bytes -= coded.plan.stored_bytes
+
+    def keep(self, reason: str, num_bytes: int) -> None:
+        self.kept[reason] += 1
+        self.kept_bytes += num_bytes
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "packs_total": self.num_packs,
+            "coded_total": self.num_coded,
+            "shared_total": self.num_shared,
+            "failures_total": self.num_failures,
+            "raw_bytes": self.raw_bytes,
+            "stored_bytes": self.stored_bytes,
+            "kept_bytes": self.kept_bytes,
+            "peak_raw_bytes": self.peak_raw_bytes,
+            "peak_stored_bytes": self.peak_stored_bytes,
+            **{f"kept_{reason}_total": count for reason, count in sorted(self.kept.items())},
+        }

@@ -1,0 +1,118 @@
+"""Where in the model the program is: the path of the running module, per thread.
+
+Autograd's hooks see tensors, not places. Global module hooks give each saved tensor a place that is the same in every
+step: the module's path and the order of the save within that call. Saves outside every module (a loss written with
+functions, say) are placed after the module that ran last; saves made during a backward pass are placed there.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.modules import module as module_hooks
+
+_current_node = torch._C._current_autograd_node
+
+
+class Frame:
+    """One module call under way. `order` numbers the saves that it makes."""
+
+    __slots__ = ("module", "order", "path")
+
+    def __init__(self, path: str, module: torch.nn.Module | None) -> None:
+        self.path = path
+        self.module = module
+        self.order = 0
+
+
+class _ThreadFrames(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Frame] = [Frame("", None)]
+        self.is_after_unpack = False
+
+
+class Scope:
+    """Keeps a stack of frames per thread, and the paths of all modules seen.
+
+    Paths are held by module identity beside a weak reference, not in a WeakKeyDictionary: the look-up runs at every
+    module call, and a module's own hash and equality are the user's to define.
+    """
+
+    def __init__(self) -> None:
+        self._threads = _ThreadFrames()
+        self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
+        self._num_roots: dict[str, int] = {}
+        self._handles: list[Any] = []
+
+    def install(self, on_thread: Any = None) -> None:
+        """Starts following module calls. `on_thread` runs at every outermost module call, in its thread."""
+        self._on_thread = on_thread
+        self._handles = [
+            module_hooks.register_module_forward_pre_hook(self._enter),
+            module_hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def frame(self) -> Frame:
+        """The frame that a save made now belongs to."""
+        threads = self._threads
+        top = threads.stack[-1]
+        if threads.is_after_unpack:
+            threads.is_after_unpack = False
+            if top.module is None:
+                top.order = 0
+        return top
+
+    def note_unpack(self) -> None:
+        """A backward pass is running in this thread: what is saved next, outside modules, is a new round."""
+        self._threads.is_after_unpack = True
+
+    def depth(self) -> int:
+        return len(self._threads.stack) - 1
+
+    def _enter(self, module: torch.nn.Module, _args: Any) -> None:
+        stack = self._threads.stack
+        if len(stack) == 1 and self._on_thread is not None:
+            self._on_thread()
+        known = self._paths.get(id(module))
+        if known is None or known[0]() is not module:
+            path = self._name(module, stack[-1])
+        else:
+            path = known[1]
+        stack.append(Frame(path, module))
+
+    def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
+        stack = self._threads.stack
+        # Frames above this module's are calls that an exception cut short before their own hook could run.
+        for depth in range(len(stack) - 1, 0, -1):
+            if stack[depth].module is module:
+                path = stack[depth].path
+                del stack[depth:]
+                if depth == 1:
+                    stack[0] = Frame(f"after {path}", None)
+                return
+
+    def _name(self, module: torch.nn.Module, parent: Frame) -> str:
+        """Names a module never seen and all modules below it, so that the tree is walked once."""
+        kind = type(module).__name__
+        if parent.module is None:
+            num = self._num_roots[kind] = self._num_roots.get(kind, 0) + 1
+            root = kind if num == 1 else f"{kind}#{num}"
+        else:
+            root = f"{parent.path}.{kind}"
+        for name, child in module.named_modules():
+            known = self._paths.get(id(child))
+            if known is None or known[0]() is not child:
+                self._paths[id(child)] = (weakref.ref(child), f"{root}.{name}" if name else root)
+        return self._paths[id(module)][1]
+
+
+def is_in_backward() -> bool:
+    return _current_node() is not None

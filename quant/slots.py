@@ -1,0 +1,80 @@
+"""Slots: the places in a model where tensors are saved, stable over steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from daf.kernels import Spec
+
+if TYPE_CHECKING:
+    from daf.kernels import Coder
+
+SlotKey = tuple[str, int, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How tensors of one slot and one size are encoded: made once, used at every save.
+
+    stored_bytes is what the pages cost, each stream's tail page included.
+    """
+
+    spec: Spec
+    coder: Coder
+    stash_spec: Any
+    stored_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One place, and what has been learned about it.
+
+    ops        names of the autograd nodes that asked for the tensors saved here, e.g. ConvolutionBackward0
+    spec       codec, width and group shape in force; None until the first save chooses
+    plans      by (numel, cols); emptied when `spec` changes
+    """
+
+    id: int
+    key: SlotKey
+    ops: set[str] = field(default_factory=set)
+    spec: Spec | None = None
+    plans: dict[tuple[int, int], Plan | None] = field(default_factory=dict)
+    num_saves: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    importance: float = 0.0
+    fidelity: float = 1.0
+
+    @property
+    def name(self) -> str:
+        path, order, _, _ = self.key
+        return f"{path or 'start'}:{order}"
+
+    @property
+    def op(self) -> str:
+        return "+".join(sorted(name.removesuffix("0").removesuffix("Backward") for name in self.ops))
+
+    def use(self, spec: Spec) -> None:
+        if spec != self.spec:
+            self.spec = spec
+            self.plans.clear()
+
+
+class SlotTable:
+    """All slots by key. Threads share it; a dict's setdefault keeps two first saves from making two slots."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[SlotKey, Slot] = {}
+
+    def at(self, key: SlotKey) -> Slot:
+        slot = self._by_key.get(key)
+        if slot is None:
+            slot = self._by_key.setdefault(key, Slot(id=len(self._by_key), key=key))
+        return slot
+
+    def __iter__(self) -> Any:
+        return iter(list(self._by_key.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_key)

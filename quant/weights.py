@@ -1,0 +1,44 @@
+"""Which saved tensors are really weights. Coding those would spoil every gradient that flows through them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+# Nodes that only re-read or cast one tensor: a chain of these over a leaf is still that leaf.
+_SAME_TENSOR = frozenset(
+    {"TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0",
+     "ToCopyBackward0", "ExpandBackward0", "SelectBackward0", "SliceBackward0", "SplitBackward0", "ChunkBackward0",
+     "UnsqueezeBackward0", "SqueezeBackward0", "SqueezeBackward1", "AliasBackward0", "DetachBackward0", "CloneBackward0",
+     "AsStridedBackward0"}
+)  # fmt: skip
+_MAX_CHAIN = 6
+
+
+def is_from_parameters(tensor: Tensor) -> bool:
+    """A parameter's view, or a copy of one in another dtype (what autocast makes)."""
+    base = tensor._base
+    if base is not None and isinstance(base, Parameter):
+        return True
+    node = tensor.grad_fn
+    for _ in range(_MAX_CHAIN):
+        if node is None:
+            return False
+        if node.name() == "torch::autograd::AccumulateGrad":
+            return isinstance(node.variable, Parameter)
+        if node.name() not in _SAME_TENSOR:
+            return False
+        node = node.next_functions[0][0]
+    return False
+
+
+def is_weight_copy(tensor: Tensor, module: torch.nn.Module | None) -> bool:
+    """A frozen weight cast by autocast has no history left to follow; its shape in its own module gives it away."""
+    if module is None or tensor.requires_grad:
+        return False
+    shape = tensor.shape
+    return any(
+        weight is not None and weight.dtype != tensor.dtype and weight.shape in (shape, shape[::-1])
+        for weight in module._parameters.values()
+    )
