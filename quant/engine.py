@@ -23,8 +23,10 @@ from torch.nn import Parameter
 
 from daf.errors import DafOutOfMemoryError
 from daf.kernels import coder
+from daf.quant import attention
 from daf.quant.choice import Chooser
-from daf.quant.handles import Coded, Handle, Kept, View
+from daf.quant.derive import derive, peek
+from daf.quant.handles import Coded, Derived, Handle, Kept, View
 from daf.quant.layout import Layout, layout_of
 from daf.quant.ledger import Ledger
 from daf.quant.scope import Scope
@@ -51,6 +53,7 @@ _DTYPES = {
     torch.bool: "bool",
 }  # fmt: skip
 
+_NOTHING = torch.empty(0)
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
@@ -133,7 +136,14 @@ class Engine:
             return self._keep(tensor, "failure")
 
     def unpack(self, handle: Handle) -> Tensor:
+        if peek.is_on:
+            peek.handle = handle
+            return _NOTHING
         self.scope.note_unpack()
+        if type(handle) is View:
+            node = _current_node()
+            if node is not None:
+                handle.stored.learn(node.name())
         return handle.restore()
 
     # -- packing
@@ -157,16 +167,32 @@ class Engine:
         storage = tensor.untyped_storage()
         shape_key = layout.is_dense or (layout.shape, layout.strides)
         key = (storage._cdata, tensor.data_ptr(), layout.numel, tensor._version, tensor.dtype, shape_key)
-        coded = self.ledger.find(key)
-        if coded is not None:
+        stored = self.ledger.find(key)
+        if stored is not None:
             self.ledger.num_shared += 1
-            return View(coded, layout)
-        slot = self.table.at((frame.path, frame.order, tensor.dtype, len(layout.shape)))
-        coded = self._encode(tensor, layout, slot)
-        if coded is None:
+            return View(stored, layout)
+        stored = self._derive(tensor, layout)
+        if stored is None:
+            slot = self.table.at((frame.path, frame.order, tensor.dtype, len(layout.shape)))
+            stored = self._encode(tensor, layout, slot)
+        if stored is None:
             return self._keep(tensor, "not_worth_it")
-        coded.enter(self.ledger, key, StorageWeakRef(storage))
-        return View(coded, layout)
+        stored.enter(self.ledger, key, StorageWeakRef(storage))
+        return View(stored, layout)
+
+    def _derive(self, tensor: Tensor, layout: Layout) -> Derived | None:
+        """What the tensor follows from, if all of that is stored. A view of the whole of another counts as that."""
+        base = tensor._base
+        owner = tensor if base is None else base
+        node = owner.grad_fn
+        if node is None or not layout.is_dense or (base is not None and not _is_same_memory(tensor, owner)):
+            return None
+        if node.name() == attention.NODE:
+            return attention.derive_attention(owner, node)
+        compute = derive(node)
+        if compute is None:
+            return None
+        return Derived(compute, layout_of(owner.shape, owner.stride()), tensor.dtype, tensor.nbytes)
 
     def _encode(self, tensor: Tensor, layout: Layout, slot: Slot) -> Coded | None:
         slot.use(self.chooser.choose(tensor))
@@ -187,7 +213,7 @@ class Engine:
             raise
         stash.unpin()
         slot.num_saves += 1
-        return Coded(stash=stash, plan=plan, slot=slot, tensor=tensor, raw_bytes=raw_bytes)
+        return Coded(stash, plan, slot, tensor.dtype, raw_bytes)
 
     def _plan(self, slot: Slot, tensor: Tensor, layout: Layout) -> Plan | None:
         size = (layout.numel, layout.cols)
@@ -226,6 +252,10 @@ class Engine:
 
     def slots(self) -> list[Slot]:
         return list(self.table)
+
+
+def _is_same_memory(view: Tensor, base: Tensor) -> bool:
+    return view.data_ptr() == base.data_ptr() and view.numel() == base.numel() and view.dtype is base.dtype
 
 
 @contextlib.contextmanager

@@ -1,14 +1,21 @@
-"""What the engine gives autograd in place of a saved tensor. `restore` may be called any number of times."""
+"""What the engine gives autograd in place of a saved tensor. `restore` may be called any number of times.
+
+Kept                 the tensor itself, passed through
+View -> Stored       one save of a storage: shape and strides here, the content shared with other saves
+           Coded     ... as bit planes in the arena
+           Derived   ... worked out again from other handles (derive.py, attention.py)
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from daf.quant.layout import Layout
+from daf.quant.layout import Layout, layout_of
 
 if TYPE_CHECKING:
     from daf.allocator import Stash
@@ -21,6 +28,9 @@ _current_node = torch._C._current_autograd_node
 class Handle(Protocol):
     def restore(self) -> Tensor: ...
 
+    def supersede(self, stored: Stored) -> None:
+        """Give back `stored` from now on; let go of what is held."""
+
 
 class Kept:
     """A tensor that was passed through. Detached, or the graph would hold itself alive.
@@ -28,9 +38,10 @@ class Kept:
     With hooks in place autograd no longer compares versions, so this does.
     """
 
-    __slots__ = ("ledger", "num_bytes", "tensor", "version")
+    __slots__ = ("instead", "ledger", "num_bytes", "tensor", "version")
 
     def __init__(self, tensor: Tensor, ledger: Ledger, num_bytes: int) -> None:
+        self.instead: View | None = None
         # A leaf has no graph to leak, and keeping it saves a detach for every parameter.
         self.tensor = tensor if tensor.is_leaf else tensor.detach()
         self.version = tensor._version
@@ -38,29 +49,38 @@ class Kept:
         self.num_bytes = num_bytes
 
     def restore(self) -> Tensor:
+        if self.instead is not None:
+            return self.instead.restore()
         if self.tensor._version != self.version:
             raise RuntimeError(_modified_in_place(self.tensor, self.version))
         return self.tensor
+
+    def supersede(self, stored: Stored) -> None:
+        tensor = self.tensor
+        self.instead = View(stored, layout_of(tensor.shape, tensor.stride()))
+        self.tensor = tensor.new_empty(0)
 
     def __del__(self) -> None:
         self.ledger.kept_bytes -= self.num_bytes
 
 
-class Coded:
-    """One encoded storage, shared by every save of it.
+class Stored:
+    """The content of one storage, shared by every save of it.
 
+    num_uses counts the saves that have not been asked for yet in the current backward. While some are left the
+    decoded value is held for them; a second backward over the same graph finds none left and decodes each time.
     The weak storage reference pins the address of the storage's record, so a look-up by this address can never meet
     another tensor that came to lie in the same place.
     """
 
-    __slots__ = ("__weakref__", "dtype", "key", "ledger", "plan", "raw_bytes", "slot", "stash", "storage")
+    __slots__ = ("__weakref__", "dtype", "key", "ledger", "num_uses", "raw_bytes", "recent", "storage", "stored_bytes")
 
-    def __init__(self, *, stash: Stash, plan: Plan, slot: Slot, tensor: Tensor, raw_bytes: int) -> None:
-        self.stash = stash
-        self.plan = plan
-        self.slot = slot
-        self.dtype = tensor.dtype
+    def __init__(self, dtype: torch.dtype, raw_bytes: int, stored_bytes: int) -> None:
+        self.dtype = dtype
         self.raw_bytes = raw_bytes
+        self.stored_bytes = stored_bytes
+        self.num_uses = 0
+        self.recent: Tensor | None = None
         self.ledger: Ledger | None = None
 
     def enter(self, ledger: Ledger, key: StorageKey, storage: StorageWeakRef) -> None:
@@ -69,38 +89,114 @@ class Coded:
         self.storage = storage
         ledger.add(self, key)
 
+    def fetch(self, layout: Layout) -> Tensor:
+        """The content, as a dense tensor of the layout's core shape."""
+        self.num_uses -= 1
+        value = self.recent
+        if value is None:
+            value = self.decode(layout)
+            if self.num_uses > 0 and self.ledger is not None:
+                self.ledger.recent.hold(self, value)
+        elif self.num_uses <= 0:
+            self.recent = None
+        if value.shape != layout.core_shape or value.stride() != layout.core_strides:
+            value = value.as_strided(layout.core_shape, layout.core_strides)
+        return value
+
     def decode(self, layout: Layout) -> Tensor:
-        out = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=self.dtype)
-        stash = self.stash
-        stash.pin()
-        try:
-            self.plan.coder.decode(out.data_ptr(), stash.planes)
-        finally:
-            stash.unpin()
-        return out
+        raise NotImplementedError
+
+    def learn(self, op: str) -> None:
+        """The autograd node `op` asked for this content."""
 
     def __del__(self) -> None:
-        self.stash.release()
         if self.ledger is not None:
             self.ledger.drop(self, self.key)
 
 
+class Coded(Stored):
+    """Content held as planes in the arena."""
+
+    __slots__ = ("plan", "slot", "stash")
+
+    def __init__(self, stash: Stash, plan: Plan, slot: Slot, dtype: torch.dtype, raw_bytes: int) -> None:
+        super().__init__(dtype, raw_bytes, plan.stored_bytes)
+        self.stash = stash
+        self.plan = plan
+        self.slot = slot
+
+    def decode(self, layout: Layout) -> Tensor:
+        out = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=self.dtype)
+        self.decode_into(out.data_ptr())
+        return out
+
+    def decode_into(self, address: int) -> None:
+        stash = self.stash
+        stash.pin()
+        try:
+            self.plan.coder.decode(address, stash.planes)
+        finally:
+            stash.unpin()
+
+    def learn(self, op: str) -> None:
+        self.slot.ops.add(op)
+
+    def __del__(self) -> None:
+        self.stash.release()
+        super().__del__()
+
+
+class TwoValued(Coded):
+    """Zeros and one other value, as dropout's noise is: one exact plane and that value."""
+
+    __slots__ = ("value",)
+
+    def decode(self, layout: Layout) -> Tensor:
+        mask = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=torch.bool)
+        self.decode_into(mask.data_ptr())
+        return mask.to(self.dtype).mul_(self.value)
+
+
+class Derived(Stored):
+    """Content that is a function of other handles, worked out when it is asked for. It holds no bytes.
+
+    `layout` is that of the tensor it stands for: the function's own result may lie differently in memory.
+    """
+
+    __slots__ = ("compute", "layout")
+
+    def __init__(self, compute: Callable[[], Tensor], layout: Layout, dtype: torch.dtype, raw_bytes: int) -> None:
+        super().__init__(dtype, raw_bytes, 0)
+        self.compute = compute
+        self.layout = layout
+
+    def decode(self, layout: Layout) -> Tensor:
+        with torch.no_grad():
+            value = self.compute().detach()
+        mine = self.layout
+        if value.dtype is self.dtype and value.stride() == mine.strides:
+            return value
+        return torch.empty_strided(mine.shape, mine.strides, dtype=self.dtype).copy_(value)
+
+
 class View:
-    """One save of an encoded storage: its shape and strides."""
+    """One save of a storage: its shape and strides."""
 
-    __slots__ = ("coded", "layout")
+    __slots__ = ("layout", "stored")
 
-    def __init__(self, coded: Coded, layout: Layout) -> None:
-        self.coded = coded
+    def __init__(self, stored: Stored, layout: Layout) -> None:
+        stored.num_uses += 1
+        self.stored = stored
         self.layout = layout
 
     def restore(self) -> Tensor:
-        coded, layout = self.coded, self.layout
-        node = _current_node()
-        if node is not None:
-            coded.slot.ops.add(node.name())
-        out = coded.decode(layout)
+        layout = self.layout
+        out = self.stored.fetch(layout)
         return out.expand(layout.shape) if layout.is_expanded else out
+
+    def supersede(self, stored: Stored) -> None:
+        stored.num_uses += 1
+        self.stored = stored
 
 
 def _modified_in_place(tensor: Tensor, version: int) -> str:

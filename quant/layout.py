@@ -34,9 +34,7 @@ class Layout:
 @lru_cache(maxsize=4096)
 def layout_of(shape: Sizes, strides: Sizes) -> Layout:
     is_expanded = any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True))
-    core_shape = tuple(
-        1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)
-    )
+    core_shape = tuple(1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True))
     # Innermost first; an axis of extent 1 has no say in the order.
     order = sorted((axis for axis in range(len(shape)) if core_shape[axis] > 1), key=lambda axis: strides[axis])
     core_strides = [1] * len(shape)

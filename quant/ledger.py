@@ -1,4 +1,4 @@
-"""What the engine holds at this moment: the live encoded storages by identity, and their bytes."""
+"""What the engine holds at this moment: the live enstored storages by identity, and their bytes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from daf.quant.handles import Coded
+from daf.quant.recent import Recent
 
-StorageKey = tuple[int, int, int, int, object]  # storage record, address, elements, version, dtype
+if TYPE_CHECKING:
+    from daf.quant.handles import Stored
+
+# Storage record, address, elements, version, dtype, and shape with strides unless the elements fill their memory.
+StorageKey = tuple[int, int, int, int, object, object]
 
 
 class Ledger:
@@ -22,7 +25,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._live: dict[StorageKey, weakref.ref[Coded]] = {}
+        self._live: dict[StorageKey, weakref.ref[Stored]] = {}
         self.raw_bytes = 0
         self.stored_bytes = 0
         self.kept_bytes = 0
@@ -30,30 +33,33 @@ class Ledger:
         self.peak_stored_bytes = 0
         self.num_packs = 0
         self.num_coded = 0
+        self.num_derived = 0
         self.num_shared = 0
         self.num_failures = 0
         self.kept: Counter[str] = Counter()
+        self.recent = Recent()
 
-    def find(self, key: StorageKey) -> Coded | None:
+    def find(self, key: StorageKey) -> Stored | None:
         entry = self._live.get(key)
         return entry() if entry is not None else None
 
-    def add(self, coded: Coded, key: StorageKey) -> None:
+    def add(self, stored: Stored, key: StorageKey) -> None:
         with self._lock:
-            self._live[key] = weakref.ref(coded)
-            self.num_coded += 1
-            self.raw_bytes += coded.raw_bytes
-            self.stored_bytes += coded.plan.stored_bytes
+            self._live[key] = weakref.ref(stored)
+            self.num_coded += stored.stored_bytes > 0
+            self.num_derived += stored.stored_bytes == 0
+            self.raw_bytes += stored.raw_bytes
+            self.stored_bytes += stored.stored_bytes
             self.peak_raw_bytes = max(self.peak_raw_bytes, self.raw_bytes)
             self.peak_stored_bytes = max(self.peak_stored_bytes, self.stored_bytes)
 
-    def drop(self, coded: Coded, key: StorageKey) -> None:
+    def drop(self, stored: Stored, key: StorageKey) -> None:
         with self._lock:
             entry = self._live.get(key)
             if entry is not None and entry() is None:
                 del self._live[key]
-            self.raw_bytes -= coded.raw_bytes
-            self.stored_bytes -= coded.plan.stored_bytes
+            self.raw_bytes -= stored.raw_bytes
+            self.stored_bytes -= stored.stored_bytes
 
     def keep(self, reason: str, num_bytes: int) -> None:
         self.kept[reason] += 1
@@ -63,6 +69,7 @@ class Ledger:
         return {
             "packs_total": self.num_packs,
             "coded_total": self.num_coded,
+            "derived_total": self.num_derived,
             "shared_total": self.num_shared,
             "failures_total": self.num_failures,
             "raw_bytes": self.raw_bytes,

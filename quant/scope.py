@@ -1,7 +1,7 @@
 """Where in the model the program is: the path of the running module, per thread.
 
 Autograd's hooks see tensors, not places. Global module hooks give each saved tensor a place that is the same in every
-step: the module's path and the order of the save within that call. Saves outside every module (a loss written with
+step: the module's path (and which call of it this is, in one run of the whole) and the order of the save in that call. Saves outside every module (a loss written with
 functions, say) are placed after the module that ran last; saves made during a backward pass are placed there.
 """
 
@@ -31,6 +31,7 @@ class Frame:
 class _ThreadFrames(threading.local):
     def __init__(self) -> None:
         self.stack: list[Frame] = [Frame("", None)]
+        self.num_calls: dict[str, int] = {}
         self.is_after_unpack = False
 
 
@@ -79,14 +80,18 @@ class Scope:
 
     def _enter(self, module: torch.nn.Module, _args: Any) -> None:
         stack = self._threads.stack
-        if len(stack) == 1 and self._on_thread is not None:
-            self._on_thread()
+        if len(stack) == 1:
+            self._threads.num_calls.clear()
+            if self._on_thread is not None:
+                self._on_thread()
         known = self._paths.get(id(module))
         if known is None or known[0]() is not module:
             path = self._name(module, stack[-1])
         else:
             path = known[1]
-        stack.append(Frame(path, module))
+        num_calls = self._threads.num_calls
+        number = num_calls[path] = num_calls.get(path, 0) + 1
+        stack.append(Frame(path if number == 1 else f"{path}@{number}", module))
 
     def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
         stack = self._threads.stack

@@ -1,0 +1,26 @@
+"""The storages decoded last, so that an op which shares one with its neighbour does not decode it again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from daf.quant.handles import Stored
+
+MAX_RECENT = 4  # what one layer's backward asks for
+
+
+class Recent:
+    """Holds a few values in order of decoding; the oldest goes first."""
+
+    def __init__(self) -> None:
+        self._held: deque[Stored] = deque()
+
+    def hold(self, stored: Stored, value: Tensor) -> None:
+        stored.recent = value
+        self._held.append(stored)
+        if len(self._held) > MAX_RECENT:
+            self._held.popleft().recent = None
