@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from daf.kernels import Spec
+from daf.kernels import Spec, choose_bits
+from daf.quant.slots import Slot
 
 RAW = Spec("raw", 0)
 BOOL = Spec("bool", 1)
@@ -20,19 +21,19 @@ def producer(tensor: Tensor) -> str:
 
 
 class Chooser:
-    """Turns the user's wish (`bits`) into a Spec per tensor."""
+    """Turns the user's wish (`bits`) into a Spec per tensor. `source` is the tensor's content, dense."""
 
     def __init__(self, bits: int | str) -> None:
         self.bits = bits
         self.width = bits if isinstance(bits, int) else 4
 
-    def choose(self, tensor: Tensor) -> Spec:
+    def choose(self, tensor: Tensor, source: Tensor, slot: Slot) -> Spec:
         dtype = tensor.dtype
         if dtype is torch.bool:
             return BOOL
         if not dtype.is_floating_point:
-            return Spec("int", num_int_bits(tensor))
-        if self.bits == "lossless" or dtype is torch.float64:
+            return Spec("int", num_int_bits(source))
+        if self.bits == "lossless" or dtype is torch.float64 or not slot.is_finite:
             return RAW
         if producer(tensor) in _RELU_LIKE:
             return Spec("support", self.width - 1)
@@ -40,5 +41,5 @@ class Chooser:
 
 
 def num_int_bits(tensor: Tensor) -> int:
-    low, high = (int(bound) for bound in tensor.aminmax())
-    return max(1, (high - low).bit_length())
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return choose_bits(dtype, tensor.numel(), tensor.data_ptr())

@@ -14,7 +14,7 @@ import os
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,11 +24,12 @@ from torch.nn import Parameter
 from daf.errors import DafOutOfMemoryError
 from daf.kernels import coder
 from daf.quant import attention
-from daf.quant.choice import Chooser
+from daf.quant.choice import BOOL, Chooser, producer
 from daf.quant.derive import derive, peek
-from daf.quant.handles import Coded, Derived, Handle, Kept, View
+from daf.quant.handles import Coded, Derived, Handle, Kept, TwoValued, View
 from daf.quant.layout import Layout, layout_of
 from daf.quant.ledger import Ledger
+from daf.quant.masks import is_constant, is_finite, second_value
 from daf.quant.scope import Scope
 from daf.quant.slots import Plan, Slot, SlotTable
 from daf.quant.weights import is_from_parameters, is_weight_copy
@@ -36,7 +37,7 @@ from daf.quant.weights import is_from_parameters, is_weight_copy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from daf.allocator import Arena
+    from daf.allocator import Arena, Stash
 
 _push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
 _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
@@ -46,6 +47,8 @@ _current_node = torch._C._current_autograd_node
 MIN_BYTES = 16 * 1024  # below this, headers and tail pages eat what coding saves
 WORTH_IT = 0.75  # coded bytes must stay under this share of the raw ones
 EXACT = frozenset({"raw", "int", "bool"})
+FINITE_EVERY = 64  # saves of a slot between two looks for infinities
+OFTEN_INFINITE = frozenset({"LogSoftmaxBackward0", "MaskedFillBackward0", "WhereBackward0", "LogBackward0"})
 
 _DTYPES = {
     torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float64: "float64",
@@ -177,7 +180,7 @@ class Engine:
             stored = self._encode(tensor, layout, slot)
         if stored is None:
             return self._keep(tensor, "not_worth_it")
-        stored.enter(self.ledger, key, StorageWeakRef(storage))
+        stored.enter(self.ledger, key, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
         return View(stored, layout)
 
     def _derive(self, tensor: Tensor, layout: Layout) -> Derived | None:
@@ -195,43 +198,68 @@ class Engine:
         return Derived(compute, layout_of(owner.shape, owner.stride()), tensor.dtype, tensor.nbytes)
 
     def _encode(self, tensor: Tensor, layout: Layout, slot: Slot) -> Coded | None:
-        slot.use(self.chooser.choose(tensor))
-        plan = self._plan(slot, tensor, layout)
-        if plan is None:
-            return None
         source = tensor.detach()
+        if layout.is_expanded:
+            source = source.as_strided(layout.core_shape, layout.strides)
         if not layout.is_dense:
             # A slice is gathered first: coding it alone lets go of the whole that it was cut from.
             compact = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=tensor.dtype)
-            source = compact.copy_(source.as_strided(layout.core_shape, layout.strides))
-        raw_bytes = layout.numel * tensor.element_size()
-        stash = self.arena.reserve(plan.stash_spec, slot.id, raw_bytes)
+            source = compact.copy_(source)
+        if tensor.dtype.is_floating_point:
+            if slot.is_mask is not False and is_constant(tensor):
+                value = second_value(source)
+                slot.is_mask = value is not None
+                if value is not None:
+                    return self._encode_mask(source, value, layout, slot)
+            self._look_for_infinities(tensor, slot)
+        slot.use(self.chooser.choose(tensor, source, slot))
+        plan = self._plan(slot, tensor.dtype, layout)
+        return None if plan is None else Coded(self._write(source, plan, slot), plan, slot, tensor.dtype, source.nbytes)
+
+    def _encode_mask(self, source: Tensor, value: float, layout: Layout, slot: Slot) -> Coded | None:
+        slot.use(BOOL)
+        plan = self._plan(slot, torch.bool, layout)
+        if plan is None:
+            return None
+        coded = TwoValued(self._write(source != 0, plan, slot), plan, slot, source.dtype, source.nbytes)
+        coded.value = value
+        return coded
+
+    def _look_for_infinities(self, tensor: Tensor, slot: Slot) -> None:
+        is_due = slot.num_saves % FINITE_EVERY == 0 or producer(tensor) in OFTEN_INFINITE or is_constant(tensor)
+        if slot.is_finite and is_due:
+            slot.is_finite = is_finite(tensor)
+
+    def _write(self, source: Tensor, plan: Plan, slot: Slot) -> Stash:
+        stash = self.arena.reserve(plan.stash_spec, slot.id, source.nbytes)
         try:
             plan.coder.encode(source.data_ptr(), stash.planes, slot.num_saves)
         except BaseException:
+            stash.unpin()
             stash.release()
             raise
         stash.unpin()
         slot.num_saves += 1
-        return Coded(stash, plan, slot, tensor.dtype, raw_bytes)
+        return stash
 
-    def _plan(self, slot: Slot, tensor: Tensor, layout: Layout) -> Plan | None:
+    def _plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
         size = (layout.numel, layout.cols)
         if size not in slot.plans:
-            slot.plans[size] = self._make_plan(slot, tensor, layout)
+            slot.plans[size] = self._make_plan(slot, dtype, layout)
         return slot.plans[size]
 
-    def _make_plan(self, slot: Slot, tensor: Tensor, layout: Layout) -> Plan | None:
-        assert slot.spec is not None
-        coded = coder(slot.spec, _DTYPES[tensor.dtype], layout.numel, layout.cols)
+    def _make_plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
+        spec = slot.spec
+        assert spec is not None
+        coded = coder(spec, _DTYPES[dtype], layout.numel, layout.cols)
         page_bytes = self.arena.page_bytes
         stored_bytes = sum(-(-num_bytes // page_bytes) * page_bytes for num_bytes in coded.stream_bytes)
-        if slot.spec.codec != "raw" and stored_bytes > WORTH_IT * layout.numel * tensor.element_size():
+        if spec.codec != "raw" and stored_bytes > WORTH_IT * layout.numel * dtype.itemsize and dtype is not torch.bool:
             return None
         importance = [layout.numel * 4.0**-stream for stream in range(len(coded.stream_bytes))]
-        floor = len(coded.stream_bytes) if slot.spec.codec in EXACT else 1 + self.floor
+        floor = len(coded.stream_bytes) if spec.codec in EXACT else 1 + min(self.floor, spec.bits)
         stash_spec = self.arena.stash_spec(coded.stream_bytes, importance, floor)
-        return Plan(slot.spec, coded, stash_spec, stored_bytes)
+        return Plan(spec, coded, stash_spec, stored_bytes)
 
     # -- passing through
 
@@ -265,10 +293,10 @@ def _out_of_torch_func(engine: Engine) -> Iterator[None]:
     original = graph.disable_saved_tensors_hooks
 
     @contextlib.contextmanager
-    def disable(message: str) -> Iterator[None]:
+    def disable(error_message: str) -> Iterator[None]:
         was_ours = engine._unhook_thread()
         try:
-            with original(message):
+            with original(error_message):
                 yield
         finally:
             if was_ours and engine.is_active:

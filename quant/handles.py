@@ -8,6 +8,7 @@ View -> Stored       one save of a storage: shape and strides here, the content 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -147,13 +148,16 @@ class Coded(Stored):
 
 
 class TwoValued(Coded):
-    """Zeros and one other value, as dropout's noise is: one exact plane and that value."""
+    """Zeros and one other value, as dropout's noise and attention masks are: one exact plane and that value."""
 
     __slots__ = ("value",)
+    value: float
 
     def decode(self, layout: Layout) -> Tensor:
         mask = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=torch.bool)
         self.decode_into(mask.data_ptr())
+        if math.isinf(self.value):  # 0 * inf is not 0
+            return mask.new_zeros(mask.shape, dtype=self.dtype).masked_fill_(mask, self.value)
         return mask.to(self.dtype).mul_(self.value)
 
 
@@ -170,7 +174,7 @@ class Derived(Stored):
         self.compute = compute
         self.layout = layout
 
-    def decode(self, layout: Layout) -> Tensor:
+    def decode(self, _layout: Layout) -> Tensor:
         with torch.no_grad():
             value = self.compute().detach()
         mine = self.layout

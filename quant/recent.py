@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,12 @@ class Recent:
     """Holds a few values in order of decoding; the oldest goes first."""
 
     def __init__(self) -> None:
-        self._held: deque[Stored] = deque()
+        self._held: deque[weakref.ref[Stored]] = deque()
 
     def hold(self, stored: Stored, value: Tensor) -> None:
         stored.recent = value
-        self._held.append(stored)
+        self._held.append(weakref.ref(stored))
         if len(self._held) > MAX_RECENT:
-            self._held.popleft().recent = None
+            oldest = self._held.popleft()()
+            if oldest is not None:
+                oldest.recent = None

@@ -1,20 +1,19 @@
 """Where in the model the program is: the path of the running module, per thread.
 
 Autograd's hooks see tensors, not places. Global module hooks give each saved tensor a place that is the same in every
-step: the module's path (and which call of it this is, in one run of the whole) and the order of the save in that call. Saves outside every module (a loss written with
-functions, say) are placed after the module that ran last; saves made during a backward pass are placed there.
+step: the module's path, which call of it this is in one run of the whole, and the order of the save in that call.
+Saves outside every module (a loss written with functions, say) are placed after the module that ran last.
 """
 
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from typing import Any
 
 import torch
 from torch.nn.modules import module as module_hooks
-
-_current_node = torch._C._current_autograd_node
 
 
 class Frame:
@@ -51,6 +50,7 @@ class Scope:
     def install(self, on_thread: Any = None) -> None:
         """Starts following module calls. `on_thread` runs at every outermost module call, in its thread."""
         self._on_thread = on_thread
+        warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
         self._handles = [
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -74,9 +74,6 @@ class Scope:
     def note_unpack(self) -> None:
         """A backward pass is running in this thread: what is saved next, outside modules, is a new round."""
         self._threads.is_after_unpack = True
-
-    def depth(self) -> int:
-        return len(self._threads.stack) - 1
 
     def _enter(self, module: torch.nn.Module, _args: Any) -> None:
         stack = self._threads.stack
@@ -117,7 +114,3 @@ class Scope:
             if known is None or known[0]() is not child:
                 self._paths[id(child)] = (weakref.ref(child), f"{root}.{name}" if name else root)
         return self._paths[id(module)][1]
-
-
-def is_in_backward() -> bool:
-    return _current_node() is not None

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from daf.kernels import Spec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from daf.kernels import Coder
 
-SlotKey = tuple[str, int, str, int]
+SlotKey = tuple[str, int, torch.dtype, int]  # path, order, dtype, number of axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Slot:
 
     ops        names of the autograd nodes that asked for the tensors saved here, e.g. ConvolutionBackward0
     spec       codec, width and group shape in force; None until the first save chooses
+    is_mask    holds zeros and one other value, as dropout's noise does; None until the first save is looked at
+    is_finite  no infinity or NaN was met so far
     plans      by (numel, cols); emptied when `spec` changes
     """
 
@@ -40,6 +46,8 @@ class Slot:
     ops: set[str] = field(default_factory=set)
     spec: Spec | None = None
     plans: dict[tuple[int, int], Plan | None] = field(default_factory=dict)
+    is_mask: bool | None = None
+    is_finite: bool = True
     num_saves: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
@@ -73,7 +81,7 @@ class SlotTable:
             slot = self._by_key.setdefault(key, Slot(id=len(self._by_key), key=key))
         return slot
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Slot]:
         return iter(list(self._by_key.values()))
 
     def __len__(self) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 # Nodes that only re-read or cast one tensor: a chain of these over a leaf is still that leaf.
 _SAME_TENSOR = frozenset(
-    {"TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0",
-     "ToCopyBackward0", "ExpandBackward0", "SelectBackward0", "SliceBackward0", "SplitBackward0", "ChunkBackward0",
-     "UnsqueezeBackward0", "SqueezeBackward0", "SqueezeBackward1", "AliasBackward0", "DetachBackward0", "CloneBackward0",
-     "AsStridedBackward0"}
-)  # fmt: skip
+    f"{name}Backward0"
+    for name in (
+        *("T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Alias", "AsStrided", "Detach"),
+        *("ToCopy", "Clone", "Expand", "Select", "Slice", "Split", "Chunk", "Unsqueeze", "Squeeze"),
+    )
+)
 _MAX_CHAIN = 6
 
 
@@ -21,7 +24,7 @@ def is_from_parameters(tensor: Tensor) -> bool:
     base = tensor._base
     if base is not None and isinstance(base, Parameter):
         return True
-    node = tensor.grad_fn
+    node: Any = tensor.grad_fn
     for _ in range(_MAX_CHAIN):
         if node is None:
             return False
