@@ -1,0 +1,221 @@
+/* Opening and closing, the tensor zone's front, and what fork needs. */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_STASHES (1u << 23)
+#define MAX_SPAN_BYTES (UINT64_C(512) << 30)
+
+void dafi_lock(daf_arena_t *arena) {
+    pthread_mutex_lock(&arena->lock);
+}
+void dafi_unlock(daf_arena_t *arena) {
+    pthread_mutex_unlock(&arena->lock);
+}
+
+static daf_status_t open_zones(daf_arena_t *arena, uint64_t span_bytes, uint32_t page_bytes) {
+    daf_status_t status = dafi_tensors_open(arena, span_bytes);
+    return status == DAF_OK ? dafi_pages_open(arena, span_bytes, page_bytes) : status;
+}
+
+static void destroy(daf_arena_t *arena) {
+    dafi_registry_remove(arena);
+    dafi_tensors_close(arena);
+    dafi_pages_close(arena);
+    dafi_table_close(&arena->stashes);
+    dafi_table_close(&arena->index_nodes);
+    free(arena->slots);
+    pthread_mutex_destroy(&arena->lock);
+    free(arena);
+}
+
+static void init_lock(daf_arena_t *arena) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes,
+                              PTHREAD_MUTEX_ADAPTIVE_NP); /* held for well under a microsecond: spin first */
+    pthread_mutex_init(&arena->lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+static uint64_t choose_span(const daf_arena_config_t *config, uint64_t unit_bytes) {
+    uint64_t span = config->reserve_bytes;
+    if (span == 0) span = dafi_min(MAX_SPAN_BYTES, 4 * dafi_max(dafi_machine_bytes(), config->budget_bytes));
+    return dafi_round_up(span, dafi_max(unit_bytes, DAFI_SLAB_BYTES));
+}
+
+daf_status_t daf_arena_open(const daf_arena_config_t *config, daf_arena_t **out) {
+    if (config->budget_bytes < DAF_MIN_BUDGET_BYTES) return DAF_INVALID;
+    daf_arena_t *arena = calloc(1, sizeof *arena);
+    if (!arena) return DAF_SYSTEM;
+    init_lock(arena);
+    arena->backend = config->backend ? *config->backend : *daf_backend_host();
+    arena->budget_bytes = config->budget_bytes;
+    arena->growth_bytes = arena->backend.unit_bytes;
+    arena->low_cached_bytes = UINT64_MAX;
+    arena->spill_file = -1;
+    arena->slots = calloc(DAF_MAX_SLOTS, sizeof *arena->slots);
+    uint32_t page_bytes = config->page_bytes ? config->page_bytes : DAF_DEFAULT_PAGE_BYTES;
+    daf_status_t status = open_zones(arena, choose_span(config, arena->backend.unit_bytes), page_bytes);
+    if (status == DAF_OK && (!arena->slots || !dafi_table_open(&arena->stashes, sizeof(daf_stash_t), MAX_STASHES) ||
+                             !dafi_table_open(&arena->index_nodes, sizeof(dafi_node_t), MAX_STASHES)))
+        status = DAF_SYSTEM;
+    if (status != DAF_OK) {
+        destroy(arena);
+        return status;
+    }
+    arena->index.nodes = (dafi_node_t *)arena->index_nodes.base;
+    dafi_registry_add(arena);
+    *out = arena;
+    return DAF_OK;
+}
+
+void daf_arena_close(daf_arena_t *arena) {
+    dafi_page_close(arena); /* joins the heartbeat, which takes the lock */
+    dafi_lock(arena);
+    dafi_stash_drop_all(arena);
+    dafi_pages_trim(arena, UINT64_MAX);
+    dafi_tensors_trim(arena, UINT64_MAX, 0);
+    arena->is_closed = true;
+    bool is_empty = arena->tensors.num_live == 0;
+    dafi_unlock(arena);
+    if (is_empty) destroy(arena);
+}
+
+static void *alloc_locked(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status) {
+    dafi_tensors_t *zone = &arena->tensors;
+    void *block = NULL;
+    if (num_bytes <= DAFI_SMALL_MAX) {
+        block = dafi_small_alloc(arena, num_bytes, status);
+    } else {
+        uint32_t id = dafi_extent_alloc(arena, num_bytes, DAFI_LIVE, status);
+        if (id) {
+            zone->live_bytes += dafi_extent(zone, id)->num_bytes;
+            block = zone->base + dafi_extent(zone, id)->offset;
+        }
+    }
+    if (!block) return NULL;
+    zone->num_live++;
+    arena->counts.allocs++;
+    dafi_note(arena);
+    if (num_bytes >= DAFI_LARGE_EVENT_BYTES) dafi_event(arena, DAFI_EVENT_ALLOC, 0, num_bytes, 0, NULL);
+    return block;
+}
+
+daf_status_t daf_arena_alloc(daf_arena_t *arena, uint64_t num_bytes, void **block) {
+    daf_status_t status;
+    if (num_bytes == 0) num_bytes = 1;
+    dafi_lock(arena);
+    *block = alloc_locked(arena, num_bytes, &status);
+    if (status == DAF_OUT_OF_MEMORY && arena->reclaim) {
+        dafi_unlock(arena);
+        arena->reclaim(arena->reclaim_context, num_bytes);
+        dafi_lock(arena);
+        *block = alloc_locked(arena, num_bytes, &status);
+    }
+    if (status == DAF_OUT_OF_MEMORY) {
+        arena->counts.oom++;
+        dafi_event(arena, DAFI_EVENT_OOM, 0, num_bytes, 0, "tensor");
+    }
+    dafi_unlock(arena);
+    return status;
+}
+
+int daf_arena_owns(const daf_arena_t *arena, const void *pointer) {
+    const uint8_t *at = pointer, *base = arena->tensors.base;
+    return at >= base && at < base + arena->tensors.span_bytes;
+}
+
+/* The live extent that `block` starts or, in a slab, lies in; NULL: not a block of ours. */
+static dafi_extent_t *find_extent(daf_arena_t *arena, const void *block, uint32_t *id) {
+    dafi_tensors_t *zone = &arena->tensors;
+    if (!daf_arena_owns(arena, block)) return NULL;
+    uint64_t offset = (uint64_t)((const uint8_t *)block - zone->base);
+    *id = zone->owner[offset / DAFI_GRANULE];
+    dafi_extent_t *extent = dafi_extent(zone, *id);
+    if (extent->state == DAFI_LIVE && extent->offset == offset) return extent;
+    bool is_inside = offset >= extent->offset && offset < extent->offset + extent->num_bytes;
+    return extent->state == DAFI_SLAB && is_inside ? extent : NULL;
+}
+
+static daf_status_t free_locked(daf_arena_t *arena, void *block) {
+    dafi_tensors_t *zone = &arena->tensors;
+    uint32_t id;
+    dafi_extent_t *extent = find_extent(arena, block, &id);
+    if (!extent) return DAF_INVALID;
+    if (extent->state == DAFI_SLAB) {
+        daf_status_t status = dafi_small_free(arena, extent, (uint64_t)((uint8_t *)block - zone->base));
+        if (status != DAF_OK) return status;
+    } else {
+        uint64_t num_bytes = extent->num_bytes;
+        zone->live_bytes -= num_bytes;
+        dafi_extent_free(arena, id);
+        if (num_bytes >= DAFI_LARGE_EVENT_BYTES) dafi_event(arena, DAFI_EVENT_FREE, 0, num_bytes, 0, NULL);
+    }
+    zone->num_live--;
+    arena->counts.frees++;
+    dafi_after_free(arena);
+    return DAF_OK;
+}
+
+daf_status_t daf_arena_free(daf_arena_t *arena, void *block) {
+    dafi_lock(arena);
+    daf_status_t status = free_locked(arena, block);
+    bool is_last = arena->is_closed && arena->tensors.num_live == 0;
+    dafi_unlock(arena);
+    if (is_last) destroy(arena);
+    return status;
+}
+
+uint64_t daf_arena_block_bytes(daf_arena_t *arena, const void *block) {
+    dafi_lock(arena);
+    uint32_t id;
+    const dafi_extent_t *extent = find_extent(arena, block, &id);
+    uint64_t bytes = 0;
+    if (extent && extent->state == DAFI_LIVE) bytes = extent->num_bytes;
+    if (extent && extent->state == DAFI_SLAB)
+        bytes =
+            dafi_small_block_bytes(&arena->tensors, extent, (uint64_t)((const uint8_t *)block - arena->tensors.base));
+    dafi_unlock(arena);
+    return bytes;
+}
+
+void daf_arena_set_reclaim(daf_arena_t *arena, daf_reclaim_fn reclaim, void *context) {
+    dafi_lock(arena);
+    arena->reclaim = reclaim;
+    arena->reclaim_context = context;
+    dafi_unlock(arena);
+}
+
+int daf_arena_is_paused(const daf_arena_t *arena) {
+    return atomic_load_explicit(&arena->is_paused, memory_order_relaxed);
+}
+
+void daf_arena_set_paused(daf_arena_t *arena, int is_paused) {
+    dafi_lock(arena);
+    atomic_store_explicit(&arena->is_paused, is_paused != 0, memory_order_relaxed);
+    dafi_event(arena, is_paused ? DAFI_EVENT_PAUSE : DAFI_EVENT_RESUME, 0, 0, 0, NULL);
+    dafi_unlock(arena);
+}
+
+void daf_arena_step(daf_arena_t *arena, double seconds) {
+    dafi_lock(arena);
+    arena->counts.steps++;
+    arena->counts.step_seconds = seconds;
+    arena->counts.step_seconds_total += seconds;
+    arena->last_step_held_bytes = arena->step_held_bytes;
+    arena->step_held_bytes = dafi_held_bytes(arena);
+    dafi_event(arena, DAFI_EVENT_STEP, 0, arena->last_step_held_bytes, seconds, NULL);
+    dafi_publish(arena);
+    dafi_unlock(arena);
+}
+
+void daf_arena_reset_peaks(daf_arena_t *arena) {
+    dafi_lock(arena);
+    arena->peaks = (dafi_peaks_t){0};
+    dafi_note(arena);
+    dafi_unlock(arena);
+}

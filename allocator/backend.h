@@ -1,0 +1,37 @@
+/* Where an arena's memory comes from: one small table of functions per kind of memory.
+ *
+ * A backend reserves address ranges and gives them physical memory by whole units. It keeps no books: which units are
+ * committed, and how many bytes that is, only the arena knows. All calls on one arena are made under that arena's lock.
+ * This header is read by C and by cffi.
+ */
+#ifndef DAF_BACKEND_H
+#define DAF_BACKEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum daf_status {
+    DAF_OK = 0,
+    DAF_OUT_OF_MEMORY = 1, /* the budget does not hold it, everything droppable counted */
+    DAF_INVALID = 2,       /* an argument makes no sense: a foreign pointer, a stash that is gone */
+    DAF_SYSTEM = 3,        /* the system or the driver refused; errno says why on the host */
+    DAF_CLOSED = 4,        /* the arena is closed */
+} daf_status_t;
+
+typedef struct daf_backend {
+    const char *name;    /* "host", "cuda", ...: shown in reports, never freed */
+    void *self;          /* handed to every call */
+    uint64_t unit_bytes; /* physical memory comes and goes by this many bytes: a power of two, at least 4096 */
+    int is_costly;       /* 1: commit is expensive, so the arena commits ahead in adaptive steps */
+    /* Take `num_bytes` (whole units) of addresses without memory behind them. */
+    daf_status_t (*reserve)(void *self, uint64_t num_bytes, uint8_t **base);
+    void (*unreserve)(void *self, uint8_t *base, uint64_t num_bytes);
+    /* Both take whole units, inside one reservation. Committed memory may hold anything. */
+    daf_status_t (*commit)(void *self, uint8_t *base, uint64_t num_bytes);
+    daf_status_t (*decommit)(void *self, uint8_t *base, uint64_t num_bytes);
+} daf_backend_t;
+
+/* Anonymous private memory of this process. Lives for ever; safe for every arena at once. */
+const daf_backend_t *daf_backend_host(void);
+
+#endif

@@ -1,0 +1,176 @@
+/* The budget: who may commit, what goes when it is tight, and what becomes of a change.
+ *
+ * A request that does not fit takes, in this order: cached memory, planes (least important first, down to the floors),
+ * spilled stashes. Whether all of that would suffice is known beforehand from counters, so a request that must fail
+ * drops nothing.
+ */
+#include "core.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_GROWTH_BYTES (UINT64_C(256) << 20)
+
+static bool fits(const daf_arena_t *arena, uint64_t num_bytes) {
+    return arena->resident_bytes + num_bytes <= arena->budget_bytes;
+}
+
+static uint64_t over_by(const daf_arena_t *arena, uint64_t num_bytes) {
+    uint64_t wanted = arena->resident_bytes + num_bytes;
+    return wanted > arena->budget_bytes ? wanted - arena->budget_bytes : 0;
+}
+
+static uint64_t dirty_page_bytes(const daf_arena_t *arena) {
+    return arena->pages.num_dirty << arena->pages.page_shift;
+}
+
+/* What eviction, and where allowed spilling, can free. */
+static uint64_t yieldable_bytes(const daf_arena_t *arena) {
+    return arena->spill_file >= 0 ? arena->indexed_bytes : arena->droppable_bytes;
+}
+
+static bool yield_one(daf_arena_t *arena, dafi_reason_t reason) {
+    return dafi_evict_one(arena, reason) || dafi_spill_one(arena);
+}
+
+/* One event for all planes that one request cost. */
+static void tell_evictions(daf_arena_t *arena, dafi_reason_t reason, uint64_t count_before, uint64_t bytes_before) {
+    static const char *const names[DAFI_NUM_REASONS] = {"tensor", "stash", "budget", "hand"};
+    uint64_t count = arena->counts.evictions[reason] - count_before;
+    if (count == 0) return;
+    dafi_event(arena, DAFI_EVENT_EVICT, 0, arena->counts.evicted_bytes - bytes_before, (double)count, names[reason]);
+}
+
+bool dafi_admit_tensor(daf_arena_t *arena, uint64_t num_bytes, uint32_t keep) {
+    if (fits(arena, num_bytes)) return true;
+    uint64_t free_bytes = arena->tensors.trimmable_bytes - dafi_extent_trimmable(arena, keep) + dirty_page_bytes(arena);
+    if (over_by(arena, num_bytes) > free_bytes + yieldable_bytes(arena)) return false;
+    uint64_t count = arena->counts.evictions[DAFI_FOR_TENSOR], bytes = arena->counts.evicted_bytes;
+    dafi_pages_trim(arena, over_by(arena, num_bytes));
+    if (!fits(arena, num_bytes)) dafi_tensors_trim(arena, over_by(arena, num_bytes), keep);
+    while (!fits(arena, num_bytes) && yield_one(arena, DAFI_FOR_TENSOR))
+        dafi_pages_trim(arena, over_by(arena, num_bytes));
+    tell_evictions(arena, DAFI_FOR_TENSOR, count, bytes);
+    return fits(arena, num_bytes);
+}
+
+static uint64_t missing_page_bytes(const daf_arena_t *arena, uint64_t num_pages) {
+    const dafi_pages_t *zone = &arena->pages;
+    uint64_t missing = num_pages > zone->num_dirty ? num_pages - zone->num_dirty : 0;
+    return dafi_round_up(missing, zone->unit_pages) << zone->page_shift;
+}
+
+bool dafi_admit_pages(daf_arena_t *arena, uint64_t num_pages) {
+    const dafi_pages_t *zone = &arena->pages;
+    if (num_pages <= zone->num_dirty) return true;
+    uint64_t over = over_by(arena, missing_page_bytes(arena, num_pages));
+    if (over > arena->tensors.trimmable_bytes + yieldable_bytes(arena)) return false;
+    uint64_t count = arena->counts.evictions[DAFI_FOR_STASH], bytes = arena->counts.evicted_bytes;
+    if (over) dafi_tensors_trim(arena, over, 0);
+    while (!fits(arena, missing_page_bytes(arena, num_pages)) && num_pages > zone->num_dirty)
+        if (!yield_one(arena, DAFI_FOR_STASH)) break;
+    tell_evictions(arena, DAFI_FOR_STASH, count, bytes);
+    if (num_pages <= zone->num_dirty) return true;
+    return fits(arena, missing_page_bytes(arena, num_pages)) && dafi_pages_commit(arena, num_pages - zone->num_dirty);
+}
+
+uint64_t dafi_shrink_to(daf_arena_t *arena, uint64_t target_bytes, dafi_reason_t reason) {
+    uint64_t count = arena->counts.evictions[reason], bytes = arena->counts.evicted_bytes;
+    while (arena->resident_bytes > target_bytes) {
+        uint64_t given = dafi_pages_trim(arena, arena->resident_bytes - target_bytes);
+        if (arena->resident_bytes > target_bytes)
+            given += dafi_tensors_trim(arena, arena->resident_bytes - target_bytes, 0);
+        if (given == 0 && !yield_one(arena, reason)) break;
+    }
+    tell_evictions(arena, reason, count, bytes);
+    return arena->resident_bytes > target_bytes ? arena->resident_bytes - target_bytes : 0;
+}
+
+void dafi_after_free(daf_arena_t *arena) {
+    if (arena->resident_bytes > arena->budget_bytes) dafi_shrink_to(arena, arena->budget_bytes, DAFI_FOR_BUDGET);
+}
+
+void dafi_note(daf_arena_t *arena) {
+    dafi_peaks_t *peaks = &arena->peaks;
+    uint64_t held = dafi_held_bytes(arena);
+    peaks->resident = dafi_max(peaks->resident, arena->resident_bytes);
+    peaks->tensor = dafi_max(peaks->tensor, arena->tensors.live_bytes);
+    peaks->plane = dafi_max(peaks->plane, dafi_plane_bytes(arena));
+    peaks->raw = dafi_max(peaks->raw, arena->raw_bytes);
+    peaks->held = dafi_max(peaks->held, held);
+    arena->step_held_bytes = dafi_max(arena->step_held_bytes, held);
+    arena->low_cached_bytes = dafi_min(arena->low_cached_bytes, dafi_cached_bytes(arena));
+}
+
+uint64_t dafi_least_budget(const daf_arena_t *arena, uint64_t num_bytes) {
+    uint64_t held = dafi_held_bytes(arena);
+    if (arena->spill_file >= 0) held -= arena->indexed_bytes - arena->droppable_bytes;
+    return held + dafi_round_up(num_bytes, arena->backend.unit_bytes);
+}
+
+uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_bytes) {
+    if (!arena->backend.is_costly) return num_bytes;
+    uint64_t unit = arena->backend.unit_bytes, room = arena->budget_bytes - arena->resident_bytes;
+    uint64_t ahead = dafi_min(arena->growth_bytes, dafi_min(room, limit_bytes)) / unit * unit;
+    uint64_t cap = dafi_min(MAX_GROWTH_BYTES, dafi_max(unit, arena->resident_bytes / 8));
+    arena->growth_bytes = dafi_min(arena->growth_bytes * 2, cap); /* demand goes on: larger steps, fewer calls */
+    return dafi_max(num_bytes, ahead);
+}
+
+void dafi_decay(daf_arena_t *arena) {
+    if (arena->counts.grows == arena->grows_seen)
+        arena->growth_bytes = dafi_max(arena->growth_bytes / 2, arena->backend.unit_bytes);
+    arena->grows_seen = arena->counts.grows;
+    uint64_t surplus = dafi_min(arena->low_cached_bytes, dafi_cached_bytes(arena));
+    arena->low_cached_bytes = UINT64_MAX;
+    if (surplus < arena->resident_bytes / 64) return; /* not worth the page faults it might cost */
+    uint64_t given = dafi_pages_trim(arena, surplus);
+    if (given < surplus) given += dafi_tensors_trim(arena, surplus - given, 0);
+    if (given) dafi_event(arena, DAFI_EVENT_TRIM, 0, given, 0, "unused");
+}
+
+static void refuse(daf_outcome_t *outcome, uint64_t least_bytes, const char *reason) {
+    *outcome = (daf_outcome_t){.state = DAF_REFUSED, .least_bytes = least_bytes};
+    snprintf(outcome->reason, sizeof outcome->reason, "%s", reason);
+}
+
+void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome) {
+    uint64_t needed = arena->last_step_held_bytes;
+    if (num_bytes < DAF_MIN_BUDGET_BYTES) {
+        refuse(outcome, dafi_max(needed, DAF_MIN_BUDGET_BYTES), "smaller than any arena can be");
+        return;
+    }
+    if (!force && num_bytes < needed) {
+        refuse(outcome, needed, "the last step held more than this in tensors, pinned stashes and floors");
+        return;
+    }
+    arena->budget_bytes = num_bytes;
+    uint64_t over = dafi_shrink_to(arena, num_bytes, DAFI_FOR_BUDGET);
+    arena->pending_bytes = over ? num_bytes : 0;
+    *outcome = (daf_outcome_t){.state = over ? DAF_PENDING : DAF_APPLIED, .least_bytes = dafi_least_budget(arena, 0)};
+    if (over)
+        snprintf(outcome->reason, sizeof outcome->reason,
+                 "%llu bytes in use cannot be dropped; they go as they are freed", (unsigned long long)over);
+    dafi_event(arena, DAFI_EVENT_RESIZE, 0, num_bytes, (double)over, over ? "pending" : "applied");
+}
+
+bool dafi_budget_settle(daf_arena_t *arena) {
+    if (arena->pending_bytes == 0 || arena->resident_bytes > arena->budget_bytes) return false;
+    arena->pending_bytes = 0;
+    dafi_event(arena, DAFI_EVENT_RESIZE, 0, arena->budget_bytes, 0, "applied");
+    return true;
+}
+
+void daf_arena_set_budget(daf_arena_t *arena, uint64_t num_bytes, int force, daf_outcome_t *outcome) {
+    dafi_lock(arena);
+    dafi_budget_set(arena, num_bytes, force != 0, outcome);
+    dafi_unlock(arena);
+}
+
+uint64_t daf_arena_trim(daf_arena_t *arena, uint64_t max_bytes) {
+    dafi_lock(arena);
+    uint64_t given = dafi_pages_trim(arena, max_bytes);
+    if (given < max_bytes) given += dafi_tensors_trim(arena, max_bytes - given, 0);
+    dafi_unlock(arena);
+    return given;
+}

@@ -1,0 +1,314 @@
+/* What the files of the arena share. Everything here is guarded by the arena's lock unless it says otherwise.
+ *
+ *   granule   4096 bytes: extents of the tensor zone start and end on granules
+ *   unit      what the backend commits by (4096 on the host, 2 MiB on a GPU): a whole number of granules
+ *   dirty     free and committed: may be handed out at once
+ *   clean     free and not committed: costs budget, and a page fault or a driver call, before use
+ *   slab      a live extent cut into small blocks of one size
+ *   block     512 pages of the plane zone
+ *   droppable bytes that eviction could free now: streams above the floor of stashes that are not pinned
+ */
+#ifndef DAF_CORE_H
+#define DAF_CORE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "arena.h"
+#include "tree.h"
+
+#define DAFI_GRANULE 4096u
+#define DAFI_SMALL_MAX 8192u /* larger requests get an extent of their own */
+#define DAFI_SLAB_BYTES 65536u
+#define DAFI_NUM_CLASSES 28u
+#define DAFI_BLOCK_PAGES 512u
+#define DAFI_BLOCK_WORDS 8u
+#define DAFI_INLINE_PAGES 8u
+#define DAFI_LARGE_EVENT_BYTES (1u << 20) /* smaller requests leave no event: the ring would show nothing else */
+
+static inline uint64_t dafi_round_up(uint64_t value, uint64_t step) {
+    return (value + step - 1) / step * step;
+}
+static inline uint64_t dafi_min(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+static inline uint64_t dafi_max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* Records by number in address space that is taken at once and touched as it fills: never moved, never copied. Record 0
+ * is not given out. A free record's first four bytes link to the next free one. */
+typedef struct dafi_table {
+    uint8_t *base;
+    uint32_t stride, capacity;
+    uint32_t num_used; /* records ever given out, 0 included */
+    uint32_t free_head;
+} dafi_table_t;
+
+bool dafi_table_open(dafi_table_t *table, uint32_t stride, uint32_t capacity);
+void dafi_table_close(dafi_table_t *table);
+uint32_t dafi_table_take(dafi_table_t *table); /* 0: full */
+void dafi_table_give(dafi_table_t *table, uint32_t id);
+static inline void *dafi_table_at(const dafi_table_t *table, uint32_t id) {
+    return table->base + (size_t)id * table->stride;
+}
+
+/* Which of many blocks have something: find the first or last in three steps. */
+typedef struct dafi_bitmap {
+    uint64_t *level[3]; /* [0]: one bit a block; a bit of the next says whether a word below is not zero */
+    uint32_t num_bits;
+} dafi_bitmap_t;
+
+bool dafi_bitmap_open(dafi_bitmap_t *map, uint32_t num_bits);
+void dafi_bitmap_close(dafi_bitmap_t *map);
+void dafi_bitmap_assign(dafi_bitmap_t *map, uint32_t bit, bool value);
+bool dafi_bitmap_get(const dafi_bitmap_t *map, uint32_t bit);
+uint32_t dafi_bitmap_first(const dafi_bitmap_t *map); /* num_bits: none */
+uint32_t dafi_bitmap_last(const dafi_bitmap_t *map);
+
+/* ---- tensor zone ---- */
+
+typedef enum dafi_extent_state { DAFI_GONE = 0, DAFI_LIVE, DAFI_SLAB, DAFI_DIRTY, DAFI_CLEAN } dafi_extent_state_t;
+
+typedef struct dafi_extent {
+    uint32_t link; /* of the table's free list */
+    uint32_t slab; /* its record, when state is DAFI_SLAB */
+    uint64_t offset, num_bytes;
+    uint32_t state;
+} dafi_extent_t;
+
+typedef struct dafi_slab {
+    uint32_t link;
+    uint32_t extent;
+    uint32_t prev, next; /* among the slabs of its class with a free block */
+    uint16_t class_id, num_blocks, num_free;
+    uint64_t free_bits[DAFI_SLAB_BYTES / 64 / 64];
+} dafi_slab_t;
+
+/* Neighbouring extents of one kind of free state are always merged: span = sum of all extents, in address order. */
+typedef struct dafi_tensors {
+    uint8_t *base;
+    uint64_t span_bytes;
+    uint32_t *owner; /* granule -> extent, valid at the first and last granule of every extent, everywhere in slabs */
+    uint64_t owner_bytes; /* size of that mapping */
+    dafi_table_t extents;
+    dafi_table_t nodes; /* node i orders extent i in `dirty` or `clean`: key bytes, tie offset */
+    dafi_tree_t dirty, clean;
+    dafi_table_t slabs;
+    uint32_t partial[DAFI_NUM_CLASSES]; /* slabs with a free block */
+    uint64_t live_bytes;                /* handed out, rounded to block sizes */
+    uint64_t slack_bytes;               /* in slabs, not handed out */
+    uint64_t dirty_bytes;
+    uint64_t trimmable_bytes; /* whole units inside dirty extents */
+    uint64_t num_live;        /* blocks */
+    uint64_t top_bytes;       /* highest offset ever committed */
+} dafi_tensors_t;
+
+/* ---- plane zone ---- */
+
+typedef struct dafi_block {
+    uint64_t used[DAFI_BLOCK_WORDS]; /* a subset of committed */
+    uint64_t committed[DAFI_BLOCK_WORDS];
+} dafi_block_t;
+
+typedef struct dafi_pages {
+    uint8_t *base;
+    uint64_t span_bytes;
+    uint32_t page_bytes, page_shift;
+    uint32_t unit_pages; /* committed together: at least 1, at most a block */
+    uint32_t num_blocks, top_block;
+    dafi_block_t *blocks;
+    uint64_t blocks_bytes;
+    dafi_bitmap_t dirty; /* blocks with free committed pages */
+    dafi_bitmap_t clean; /* blocks with uncommitted pages */
+    uint64_t num_used, num_dirty;
+} dafi_pages_t;
+
+struct daf_stash {
+    daf_stash_view_t view; /* first, and 64 bytes: its address is what coders get */
+    float importance[DAF_MAX_STREAMS];
+    uint32_t waste_bytes[DAF_MAX_STREAMS]; /* behind each stream's end on its last page */
+    uint8_t **pages;                       /* inline_pages, or from malloc */
+    uint64_t age;                          /* order of reservation; 0: this record is free */
+    uint64_t raw_bytes;
+    uint64_t spill_offset; /* where in the spill file, when is_spilled */
+    uint32_t id, slot_id;
+    uint32_t num_pages; /* of the live streams */
+    uint32_t num_pins;
+    uint8_t floor_streams;
+    uint8_t is_indexed; /* in the eviction index */
+    uint8_t is_spilled; /* its pages are in the spill file */
+    uint8_t *inline_pages[DAFI_INLINE_PAGES];
+};
+
+typedef enum dafi_reason {
+    DAFI_FOR_TENSOR = 0,
+    DAFI_FOR_STASH,
+    DAFI_FOR_BUDGET,
+    DAFI_BY_HAND,
+    DAFI_NUM_REASONS
+} dafi_reason_t;
+
+typedef struct dafi_counters {
+    uint64_t allocs, frees, reserves, releases;
+    uint64_t evictions[DAFI_NUM_REASONS], evicted_bytes;
+    uint64_t spills, restores, spilled_bytes;
+    uint64_t oom, grows, trims, trimmed_bytes, steps;
+    uint64_t lost_slots; /* rows beyond the table */
+    double step_seconds, step_seconds_total;
+} dafi_counters_t;
+
+typedef struct dafi_peaks {
+    uint64_t resident, tensor, plane, raw, held;
+} dafi_peaks_t;
+
+typedef struct dafi_slot {
+    uint64_t live_bytes, live_stashes, evictions, evicted_bytes;
+} dafi_slot_t;
+
+struct dafi_page;
+
+/* resident = tensors.live + tensors.slack + tensors.dirty + (pages.num_used + pages.num_dirty) * page_bytes */
+struct daf_arena {
+    pthread_mutex_t lock;
+    daf_backend_t backend;
+    uint64_t budget_bytes, resident_bytes, droppable_bytes, raw_bytes;
+    dafi_tensors_t tensors;
+    dafi_pages_t pages;
+    dafi_table_t stashes;
+    dafi_table_t index_nodes;
+    dafi_tree_t index;      /* evictable stashes by importance per byte of their last stream, then age */
+    uint64_t indexed_bytes; /* planes of all stashes in the index: droppable, or at best spillable */
+    uint64_t num_stashes, next_age;
+    uint64_t stream_bytes[DAF_MAX_STREAMS]; /* plane bytes by stream */
+    uint64_t waste_bytes;                   /* of all live streams */
+    dafi_slot_t *slots;                     /* DAF_MAX_SLOTS */
+    dafi_counters_t counts;
+    dafi_peaks_t peaks;
+    uint64_t step_held_bytes,
+        last_step_held_bytes;  /* highest bytes that could not be dropped: this step, the one before */
+    uint64_t low_cached_bytes; /* least cached since the last look: surplus that nobody used */
+    uint64_t growth_bytes;     /* commit ahead by this much; adaptive */
+    uint64_t grows_seen;
+    uint64_t pending_bytes; /* a budget still to be reached; 0: none */
+    daf_reclaim_fn reclaim;
+    void *reclaim_context;
+    _Atomic int is_paused;
+    bool is_closed;
+    struct dafi_page *page; /* NULL: not published */
+    struct daf_arena *next; /* among all open arenas, for fork; guarded by the registry's lock */
+    int spill_file;         /* -1: none */
+    uint64_t spill_top;
+};
+
+static inline uint64_t dafi_plane_bytes(const daf_arena_t *arena) {
+    return arena->pages.num_used << arena->pages.page_shift;
+}
+static inline uint64_t dafi_cached_bytes(const daf_arena_t *arena) {
+    return arena->resident_bytes - arena->tensors.live_bytes - dafi_plane_bytes(arena);
+}
+/* What no eviction can free now. */
+static inline uint64_t dafi_held_bytes(const daf_arena_t *arena) {
+    return arena->tensors.live_bytes + arena->tensors.slack_bytes + dafi_plane_bytes(arena) - arena->droppable_bytes;
+}
+
+/* memory.c */
+void *dafi_map(uint64_t num_bytes); /* zeroed, touched lazily; NULL: refused */
+void dafi_unmap(void *base, uint64_t num_bytes);
+uint64_t dafi_machine_bytes(void);
+
+/* extents.c */
+daf_status_t dafi_tensors_open(daf_arena_t *arena, uint64_t span_bytes);
+void dafi_tensors_close(daf_arena_t *arena);
+uint32_t dafi_extent_alloc(daf_arena_t *arena, uint64_t num_bytes, uint32_t state, daf_status_t *status);
+void dafi_extent_free(daf_arena_t *arena, uint32_t id);
+uint64_t dafi_tensors_trim(daf_arena_t *arena, uint64_t max_bytes, uint32_t keep);
+uint64_t dafi_extent_trimmable(const daf_arena_t *arena, uint32_t id);
+static inline dafi_extent_t *dafi_extent(const dafi_tensors_t *zone, uint32_t id) {
+    return (dafi_extent_t *)dafi_table_at(&zone->extents, id);
+}
+
+/* small.c */
+void *dafi_small_alloc(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status);
+daf_status_t dafi_small_free(daf_arena_t *arena, dafi_extent_t *extent, uint64_t offset);
+uint32_t dafi_small_block_bytes(const dafi_tensors_t *zone, const dafi_extent_t *extent,
+                                uint64_t offset); /* 0: not live */
+
+/* pages.c */
+daf_status_t dafi_pages_open(daf_arena_t *arena, uint64_t span_bytes, uint32_t page_bytes);
+void dafi_pages_close(daf_arena_t *arena);
+bool dafi_pages_commit(daf_arena_t *arena, uint64_t num_pages);                /* make that many more dirty */
+void dafi_pages_take(daf_arena_t *arena, uint8_t **pages, uint32_t num_pages); /* so many must be dirty */
+void dafi_pages_give(daf_arena_t *arena, uint8_t *const *pages, uint32_t num_pages);
+uint64_t dafi_pages_trim(daf_arena_t *arena, uint64_t max_bytes);
+
+/* stash.c */
+uint32_t dafi_stash_num_pages(const daf_stash_t *stash, uint32_t stream);
+void dafi_stash_index(daf_arena_t *arena, daf_stash_t *stash);
+void dafi_stash_unindex(daf_arena_t *arena, daf_stash_t *stash);
+void dafi_stash_drop_all(daf_arena_t *arena);
+static inline daf_stash_t *dafi_stash(const daf_arena_t *arena, uint32_t id) {
+    return (daf_stash_t *)dafi_table_at(&arena->stashes, id);
+}
+
+/* evict.c */
+bool dafi_evict_one(daf_arena_t *arena, dafi_reason_t reason); /* false: nothing may be dropped */
+
+/* budget.c */
+/* Make room so that `num_bytes` more may be committed in the tensor zone; the dirty extent `keep` is not given back. */
+bool dafi_admit_tensor(daf_arena_t *arena, uint64_t num_bytes, uint32_t keep);
+/* Have `num_pages` dirty pages in the plane zone. */
+bool dafi_admit_pages(daf_arena_t *arena, uint64_t num_pages);
+uint64_t dafi_shrink_to(daf_arena_t *arena, uint64_t target_bytes, dafi_reason_t reason); /* returns bytes still over */
+void dafi_after_free(daf_arena_t *arena); /* give back at once while over budget */
+void dafi_note(daf_arena_t *arena);       /* peaks and low marks, after every change */
+uint64_t dafi_least_budget(const daf_arena_t *arena, uint64_t num_bytes);
+uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_bytes);
+void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome);
+bool dafi_budget_settle(daf_arena_t *arena); /* true: a pending budget has just been reached */
+void dafi_decay(daf_arena_t *arena);         /* now and then: give back what stayed cached all the time */
+
+/* spill.c */
+bool dafi_spill_one(daf_arena_t *arena); /* false: no spill file, or nothing left to spill */
+bool dafi_spill_restore(daf_arena_t *arena, daf_stash_t *stash);
+void dafi_spill_forget(daf_arena_t *arena, daf_stash_t *stash);
+
+/* events.c, page.c, slots.c: nothing happens when the arena is not published. */
+typedef enum dafi_event {
+    DAFI_EVENT_ALLOC = 0,
+    DAFI_EVENT_FREE,
+    DAFI_EVENT_STASH,
+    DAFI_EVENT_RELEASE,
+    DAFI_EVENT_EVICT,
+    DAFI_EVENT_SPILL,
+    DAFI_EVENT_RESTORE,
+    DAFI_EVENT_RESIZE,
+    DAFI_EVENT_OOM,
+    DAFI_EVENT_STEP,
+    DAFI_EVENT_TRIM,
+    DAFI_EVENT_PAUSE,
+    DAFI_EVENT_RESUME,
+    DAFI_EVENT_PLAN,
+    DAFI_EVENT_FIDELITY,
+    DAFI_EVENT_WARNING,
+    DAFI_EVENT_NOTE,
+    DAFI_NUM_EVENTS
+} dafi_event_t;
+void dafi_event(daf_arena_t *arena, dafi_event_t kind, uint32_t slot_id, uint64_t num_bytes, double value,
+                const char *text);
+void dafi_publish(daf_arena_t *arena);
+void dafi_page_close(daf_arena_t *arena);
+void dafi_page_orphan(daf_arena_t *arena); /* in a forked child: let go of the parent's page */
+void dafi_stats_collect(const daf_arena_t *arena, uint64_t *cells);
+uint64_t dafi_monotonic_ns(void);
+uint64_t dafi_wall_ns(void);
+
+/* arena.c */
+void dafi_registry_add(daf_arena_t *arena);
+void dafi_registry_remove(daf_arena_t *arena);
+void dafi_lock(daf_arena_t *arena);
+void dafi_unlock(daf_arena_t *arena);
+
+#endif

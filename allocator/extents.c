@@ -1,0 +1,268 @@
+/* The tensor zone: contiguous extents in one address range, best fit, merged with free neighbours at once.
+ *
+ *   base                                                                     base + span
+ *   | live | dirty | live | live | clean | dirty | clean . . . . . . . . . . . . . . . |
+ *
+ * Free extents stand in two trees by (bytes, offset): dirty ones are memory already paid for, clean ones addresses
+ * only. A request takes the best dirty fit; failing that, a large dirty extent grown into a clean neighbour, so that
+ * least is committed; failing that, the best clean fit. Which extent a block belongs to is kept per granule outside the
+ * memory itself, which may be a GPU's.
+ */
+#include "core.h"
+
+#include <string.h>
+
+#define NUM_GROWTH_CANDIDATES 8 /* dirty extents looked at, from the largest, before committing afresh */
+#define MAX_EXTENTS (1u << 24)
+
+static dafi_node_t *node(const dafi_tensors_t *zone, uint32_t id) {
+    return dafi_table_at(&zone->nodes, id);
+}
+
+static uint32_t owner_at(const dafi_tensors_t *zone, uint64_t offset) {
+    return zone->owner[offset / DAFI_GRANULE];
+}
+
+static void set_owner(dafi_tensors_t *zone, uint32_t id) {
+    const dafi_extent_t *extent = dafi_extent(zone, id);
+    zone->owner[extent->offset / DAFI_GRANULE] = id;
+    zone->owner[(extent->offset + extent->num_bytes) / DAFI_GRANULE - 1] = id;
+}
+
+/* Bytes of whole units inside an extent: what decommitting it would give. */
+static uint64_t inner_bytes(const daf_arena_t *arena, const dafi_extent_t *extent, uint64_t *start) {
+    uint64_t unit = arena->backend.unit_bytes, end = (extent->offset + extent->num_bytes) / unit * unit;
+    *start = dafi_round_up(extent->offset, unit);
+    return end > *start ? end - *start : 0;
+}
+
+uint64_t dafi_extent_trimmable(const daf_arena_t *arena, uint32_t id) {
+    uint64_t start;
+    return id ? inner_bytes(arena, dafi_extent(&arena->tensors, id), &start) : 0;
+}
+
+static void tree_add(daf_arena_t *arena, uint32_t id) {
+    dafi_tensors_t *zone = &arena->tensors;
+    dafi_extent_t *extent = dafi_extent(zone, id);
+    uint64_t start;
+    node(zone, id)->key = extent->num_bytes;
+    node(zone, id)->tie = extent->offset;
+    dafi_tree_insert(extent->state == DAFI_DIRTY ? &zone->dirty : &zone->clean, id);
+    if (extent->state != DAFI_DIRTY) return;
+    zone->dirty_bytes += extent->num_bytes;
+    zone->trimmable_bytes += inner_bytes(arena, extent, &start);
+}
+
+static void tree_remove(daf_arena_t *arena, uint32_t id) {
+    dafi_tensors_t *zone = &arena->tensors;
+    dafi_extent_t *extent = dafi_extent(zone, id);
+    uint64_t start;
+    dafi_tree_erase(extent->state == DAFI_DIRTY ? &zone->dirty : &zone->clean, id);
+    if (extent->state != DAFI_DIRTY) return;
+    zone->dirty_bytes -= extent->num_bytes;
+    zone->trimmable_bytes -= inner_bytes(arena, extent, &start);
+}
+
+static uint32_t make_extent(dafi_tensors_t *zone, uint64_t offset, uint64_t num_bytes, uint32_t state) {
+    uint32_t id = dafi_table_take(&zone->extents);
+    if (id == 0) return 0;
+    *dafi_extent(zone, id) = (dafi_extent_t){.offset = offset, .num_bytes = num_bytes, .state = state};
+    set_owner(zone, id);
+    return id;
+}
+
+static void drop_extent(dafi_tensors_t *zone, uint32_t id) {
+    dafi_extent(zone, id)->state = DAFI_GONE;
+    dafi_table_give(&zone->extents, id);
+}
+
+static uint32_t neighbour(const dafi_tensors_t *zone, uint32_t id, bool after) {
+    const dafi_extent_t *extent = dafi_extent(zone, id);
+    if (after) {
+        uint64_t end = extent->offset + extent->num_bytes;
+        return end < zone->span_bytes ? owner_at(zone, end) : 0;
+    }
+    return extent->offset ? owner_at(zone, extent->offset - 1) : 0;
+}
+
+static bool has_state(const dafi_tensors_t *zone, uint32_t id, uint32_t state) {
+    return id && dafi_extent(zone, id)->state == state;
+}
+
+/* Put a free extent into its tree, merged with neighbours of the same state. */
+static uint32_t settle(daf_arena_t *arena, uint32_t id) {
+    dafi_tensors_t *zone = &arena->tensors;
+    dafi_extent_t *extent = dafi_extent(zone, id);
+    uint32_t before = neighbour(zone, id, false), after = neighbour(zone, id, true);
+    if (has_state(zone, before, extent->state)) {
+        tree_remove(arena, before);
+        extent->offset = dafi_extent(zone, before)->offset;
+        extent->num_bytes += dafi_extent(zone, before)->num_bytes;
+        drop_extent(zone, before);
+    }
+    if (has_state(zone, after, extent->state)) {
+        tree_remove(arena, after);
+        extent->num_bytes += dafi_extent(zone, after)->num_bytes;
+        drop_extent(zone, after);
+    }
+    set_owner(zone, id);
+    tree_add(arena, id);
+    return id;
+}
+
+/* Cut `id` (in no tree, not free) after `num_bytes`; the rest becomes dirty. */
+static bool split(daf_arena_t *arena, uint32_t id, uint64_t num_bytes) {
+    dafi_tensors_t *zone = &arena->tensors;
+    dafi_extent_t *extent = dafi_extent(zone, id);
+    uint64_t rest = extent->num_bytes - num_bytes;
+    if (rest == 0) return true;
+    uint32_t other = make_extent(zone, extent->offset + num_bytes, rest, DAFI_DIRTY);
+    if (other == 0) return false;
+    extent->num_bytes = num_bytes;
+    set_owner(zone, id);
+    settle(arena, other);
+    return true;
+}
+
+/* Turn [offset, offset + num_bytes) of a clean extent dirty: whole units, room for them in the budget. */
+static bool commit_range(daf_arena_t *arena, uint32_t id, uint64_t offset, uint64_t num_bytes) {
+    dafi_tensors_t *zone = &arena->tensors;
+    if (arena->backend.commit(arena->backend.self, zone->base + offset, num_bytes) != DAF_OK) return false;
+    dafi_extent_t *extent = dafi_extent(zone, id);
+    uint64_t before = offset - extent->offset, after = extent->num_bytes - before - num_bytes;
+    tree_remove(arena, id);
+    *extent = (dafi_extent_t){.offset = offset, .num_bytes = num_bytes, .state = DAFI_DIRTY};
+    set_owner(zone, id);
+    if (before) settle(arena, make_extent(zone, offset - before, before, DAFI_CLEAN));
+    if (after) settle(arena, make_extent(zone, offset + num_bytes, after, DAFI_CLEAN));
+    arena->resident_bytes += num_bytes;
+    arena->counts.grows++;
+    zone->top_bytes = dafi_max(zone->top_bytes, offset + num_bytes);
+    settle(arena, id);
+    return true;
+}
+
+typedef struct growth {
+    uint32_t dirty; /* grown into a neighbour; 0: none */
+    uint32_t clean;
+    bool after; /* the clean extent follows the dirty one */
+    uint64_t missing_bytes;
+} growth_t;
+
+/* The way to `num_bytes` in one piece that commits least, among the largest dirty extents and the best clean fit. */
+static growth_t plan_growth(const daf_arena_t *arena, uint64_t num_bytes) {
+    const dafi_tensors_t *zone = &arena->tensors;
+    uint32_t id = dafi_tree_last(&zone->dirty);
+    for (int i = 0; id && i < NUM_GROWTH_CANDIDATES; i++, id = dafi_tree_prev(&zone->dirty, id)) {
+        uint64_t missing = num_bytes - dafi_extent(zone, id)->num_bytes;
+        for (int after = 1; after >= 0; after--) {
+            uint32_t clean = neighbour(zone, id, after);
+            if (has_state(zone, clean, DAFI_CLEAN) && dafi_extent(zone, clean)->num_bytes >= missing)
+                return (growth_t){id, clean, after, missing};
+        }
+    }
+    uint32_t clean = dafi_tree_lower_bound(&zone->clean, dafi_round_up(num_bytes, arena->backend.unit_bytes), 0);
+    return (growth_t){0, clean, true, num_bytes};
+}
+
+/* Commit until a dirty extent of `num_bytes` exists; returns it. */
+static uint32_t grow(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status) {
+    dafi_tensors_t *zone = &arena->tensors;
+    uint64_t unit = arena->backend.unit_bytes;
+    growth_t plan = plan_growth(arena, num_bytes);
+    *status = DAF_OUT_OF_MEMORY;
+    if (plan.clean == 0) return 0;
+    uint64_t need = dafi_round_up(plan.missing_bytes, unit);
+    if (!dafi_admit_tensor(arena, need, plan.dirty)) return 0;
+    plan =
+        plan_growth(arena, num_bytes); /* making room may have moved borders; never for the worse: `dirty` was kept */
+    need = dafi_round_up(plan.missing_bytes, unit);
+    const dafi_extent_t *clean = dafi_extent(zone, plan.clean);
+    uint64_t take = dafi_growth(arena, need, clean->num_bytes);
+    uint64_t offset = plan.after ? clean->offset : clean->offset + clean->num_bytes - take;
+    *status = DAF_SYSTEM;
+    if (!commit_range(arena, plan.clean, offset, take)) return 0;
+    return dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
+}
+
+uint32_t dafi_extent_alloc(daf_arena_t *arena, uint64_t num_bytes, uint32_t state, daf_status_t *status) {
+    dafi_tensors_t *zone = &arena->tensors;
+    *status = DAF_OUT_OF_MEMORY;
+    if (num_bytes > zone->span_bytes) return 0;
+    num_bytes = dafi_round_up(num_bytes, DAFI_GRANULE);
+    uint32_t id = dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
+    if (id == 0) id = grow(arena, num_bytes, status);
+    if (id == 0) return 0;
+    tree_remove(arena, id);
+    dafi_extent(zone, id)->state = state;
+    if (!split(arena, id, num_bytes)) {
+        dafi_extent_free(arena, id);
+        return 0;
+    }
+    *status = DAF_OK;
+    return id;
+}
+
+void dafi_extent_free(daf_arena_t *arena, uint32_t id) {
+    dafi_extent(&arena->tensors, id)->state = DAFI_DIRTY;
+    settle(arena, id);
+}
+
+/* Decommit up to `max_bytes` (at least one unit) inside dirty extent `id`. */
+static uint64_t trim_extent(daf_arena_t *arena, uint32_t id, uint64_t max_bytes) {
+    dafi_tensors_t *zone = &arena->tensors;
+    uint64_t start, inner = inner_bytes(arena, dafi_extent(zone, id), &start);
+    uint64_t bytes = dafi_min(inner, dafi_round_up(max_bytes, arena->backend.unit_bytes));
+    start += inner - bytes; /* from the end: the clean rest is more likely to merge with the top of the zone */
+    if (bytes == 0 || arena->backend.decommit(arena->backend.self, zone->base + start, bytes) != DAF_OK) return 0;
+    dafi_extent_t *extent = dafi_extent(zone, id);
+    uint64_t before = start - extent->offset, after = extent->num_bytes - before - bytes, offset = extent->offset;
+    tree_remove(arena, id);
+    *extent = (dafi_extent_t){.offset = start, .num_bytes = bytes, .state = DAFI_CLEAN};
+    set_owner(zone, id);
+    if (before) settle(arena, make_extent(zone, offset, before, DAFI_DIRTY));
+    if (after) settle(arena, make_extent(zone, start + bytes, after, DAFI_DIRTY));
+    settle(arena, id);
+    arena->resident_bytes -= bytes;
+    arena->counts.trims++;
+    arena->counts.trimmed_bytes += bytes;
+    return bytes;
+}
+
+uint64_t dafi_tensors_trim(daf_arena_t *arena, uint64_t max_bytes, uint32_t keep) {
+    dafi_tensors_t *zone = &arena->tensors;
+    uint64_t given = 0, kept = keep ? dafi_extent(zone, keep)->offset : UINT64_MAX;
+    uint32_t id = dafi_tree_last(&zone->dirty);
+    while (id && given < max_bytes && zone->trimmable_bytes) {
+        uint32_t next = dafi_tree_prev(&zone->dirty, id);
+        uint64_t next_key = next ? node(zone, next)->key : 0, next_tie = next ? node(zone, next)->tie : 0;
+        if (dafi_extent(zone, id)->offset != kept) given += trim_extent(arena, id, max_bytes - given);
+        /* Trimming may have renumbered the rest: go on below where we were. */
+        id = next ? dafi_tree_lower_bound(&zone->dirty, next_key, next_tie) : 0;
+    }
+    return given;
+}
+
+daf_status_t dafi_tensors_open(daf_arena_t *arena, uint64_t span_bytes) {
+    dafi_tensors_t *zone = &arena->tensors;
+    if (arena->backend.reserve(arena->backend.self, span_bytes, &zone->base) != DAF_OK) return DAF_SYSTEM;
+    zone->span_bytes = span_bytes;
+    zone->owner_bytes = span_bytes / DAFI_GRANULE * sizeof *zone->owner;
+    zone->owner = dafi_map(zone->owner_bytes);
+    if (!zone->owner || !dafi_table_open(&zone->extents, sizeof(dafi_extent_t), MAX_EXTENTS) ||
+        !dafi_table_open(&zone->nodes, sizeof(dafi_node_t), MAX_EXTENTS) ||
+        !dafi_table_open(&zone->slabs, sizeof(dafi_slab_t), MAX_EXTENTS / 4))
+        return DAF_SYSTEM;
+    zone->dirty.nodes = zone->clean.nodes = (dafi_node_t *)zone->nodes.base;
+    tree_add(arena, make_extent(zone, 0, span_bytes, DAFI_CLEAN));
+    return DAF_OK;
+}
+
+void dafi_tensors_close(daf_arena_t *arena) {
+    dafi_tensors_t *zone = &arena->tensors;
+    if (zone->base) arena->backend.unreserve(arena->backend.self, zone->base, zone->span_bytes);
+    dafi_unmap(zone->owner, zone->owner_bytes);
+    dafi_table_close(&zone->extents);
+    dafi_table_close(&zone->nodes);
+    dafi_table_close(&zone->slabs);
+}
