@@ -111,7 +111,8 @@ class Page {
     this.note(stats.processes);
     this.history.load(history);
     this.render();
-    return Promise.all([this.loadEvents(id), this.loadWidths(id), this.fetchSlots()].map((task) => task.catch(() => {})));
+    for (const part of [() => this.fetchSlots(), () => this.loadEvents(id), () => this.loadWidths(id)]) await part().catch(() => {});
+    return undefined;
   }
 
   async loadEvents(id) {
