@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from daf.errors import DafError
-
 if TYPE_CHECKING:
+    from daf.errors import DafError, DafOutOfMemoryError
     from daf.session import Session
 
 __version__ = "0.1.0"
-__all__ = ["DafError", "Session", "__version__"]
+__all__ = ["DafError", "DafOutOfMemoryError", "Session", "__version__"]
 
-_LAZY = {"Session": "daf.session"}
+# Loaded when first asked for: this package is imported wherever torch is, DAF on or off.
+_LAZY = {"DafError": "daf.errors", "DafOutOfMemoryError": "daf.errors", "Session": "daf.session"}
 
 
 def __getattr__(name: str) -> Any:

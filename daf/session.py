@@ -6,6 +6,7 @@ import atexit
 import multiprocessing
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -108,12 +109,31 @@ def active() -> Session | None:
 
 
 def start_from_environment(environment: Mapping[str, str]) -> None:
-    """Open a session as the `DAF_*` variables say. Data loader workers and the like are left alone."""
-    if multiprocessing.current_process().name != "MainProcess":
-        return
+    """Open a session as the `DAF_*` variables say."""
     session = Session(Config.from_environment(environment))
     session._from_environment = True
-    session.start()
+    if multiprocessing.current_process().name == "MainProcess":
+        session.start()
+    else:
+        _start_at_first_save(session)
+
+
+def _start_at_first_save(session: Session) -> None:
+    """Open `session` when autograd first saves a tensor.
+
+    A child process may be a data loader's worker, which saves nothing and is left alone, or a rank of a spawned job.
+    """
+    from torch._C import _autograd
+
+    def pack(tensor: Any) -> Any:
+        _autograd._pop_saved_tensors_default_hooks()
+        try:
+            session.start()
+        except Exception as error:  # the run goes on without DAF
+            warnings.warn(f"DAF stays off: {error}", RuntimeWarning, stacklevel=2)
+        return tensor
+
+    _autograd._push_saved_tensors_default_hooks(pack, lambda tensor: tensor)
 
 
 def free_bytes() -> int:
