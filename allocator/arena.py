@@ -132,6 +132,7 @@ class Arena:
             raise ValueError(f"budget_bytes={budget_bytes}; an arena has at least {lib.DAF_MIN_BUDGET_BYTES}")
         if page_bytes < lib.DAF_MIN_PAGE_BYTES or page_bytes & (page_bytes - 1):
             raise ValueError(f"page_bytes={page_bytes}; it is a power of two, {lib.DAF_MIN_PAGE_BYTES} or more")
+        self.page_bytes = page_bytes
         self._raw: Any = None
         spill = ffi.new("char[]", os.fsencode(spill_dir)) if spill_dir is not None else ffi.NULL
         config = ffi.new("daf_arena_config_t *")
