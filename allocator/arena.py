@@ -134,6 +134,7 @@ class Arena:
             raise ValueError(f"page_bytes={page_bytes}; it is a power of two, {lib.DAF_MIN_PAGE_BYTES} or more")
         self.page_bytes = page_bytes
         self._raw: Any = None
+        self.page_bytes = page_bytes
         spill = ffi.new("char[]", os.fsencode(spill_dir)) if spill_dir is not None else ffi.NULL
         config = ffi.new("daf_arena_config_t *")
         config.budget_bytes = budget_bytes

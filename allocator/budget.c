@@ -24,6 +24,10 @@ static uint64_t dirty_page_bytes(const daf_arena_t *arena) {
     return arena->pages.num_dirty << arena->pages.page_shift;
 }
 
+static uint64_t free_tensor_bytes(const daf_arena_t *arena) {
+    return arena->tensors.trimmable_bytes + arena->tensors.idle_bytes;
+}
+
 /* What eviction, and where allowed spilling, can free. */
 static uint64_t yieldable_bytes(const daf_arena_t *arena) {
     return arena->spill_file >= 0 ? arena->indexed_bytes : arena->droppable_bytes;
@@ -43,7 +47,7 @@ static void tell_evictions(daf_arena_t *arena, dafi_reason_t reason, uint64_t co
 
 bool dafi_admit_tensor(daf_arena_t *arena, uint64_t num_bytes, uint32_t keep) {
     if (fits(arena, num_bytes)) return true;
-    uint64_t free_bytes = arena->tensors.trimmable_bytes - dafi_extent_trimmable(arena, keep) + dirty_page_bytes(arena);
+    uint64_t free_bytes = free_tensor_bytes(arena) - dafi_extent_trimmable(arena, keep) + dirty_page_bytes(arena);
     if (over_by(arena, num_bytes) > free_bytes + yieldable_bytes(arena)) return false;
     uint64_t count = arena->counts.evictions[DAFI_FOR_TENSOR], bytes = arena->counts.evicted_bytes;
     dafi_pages_trim(arena, over_by(arena, num_bytes));
@@ -64,7 +68,7 @@ bool dafi_admit_pages(daf_arena_t *arena, uint64_t num_pages) {
     const dafi_pages_t *zone = &arena->pages;
     if (num_pages <= zone->num_dirty) return true;
     uint64_t over = over_by(arena, missing_page_bytes(arena, num_pages));
-    if (over > arena->tensors.trimmable_bytes + yieldable_bytes(arena)) return false;
+    if (over > free_tensor_bytes(arena) + yieldable_bytes(arena)) return false;
     uint64_t count = arena->counts.evictions[DAFI_FOR_STASH], bytes = arena->counts.evicted_bytes;
     if (over) dafi_tensors_trim(arena, over, 0);
     while (!fits(arena, missing_page_bytes(arena, num_pages)) && num_pages > zone->num_dirty)

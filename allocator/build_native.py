@@ -7,7 +7,7 @@ from cffi import FFI
 
 HERE = pathlib.Path(__file__).parent
 SOURCES = sorted(str(path.relative_to(HERE.parent)) for path in HERE.glob("*.c") if path.name != "_native.c")
-HEADERS = ("backend.h", "arena.h")
+HEADERS = ("backend.h", "arena.h", "bench.h")
 
 
 def declarations(name: str) -> str:

@@ -98,8 +98,10 @@ typedef struct dafi_tensors {
     dafi_tree_t dirty, clean;
     dafi_table_t slabs;
     uint32_t partial[DAFI_NUM_CLASSES]; /* slabs with a free block */
+    uint32_t idle[DAFI_NUM_CLASSES];    /* the one among them with no live block, kept for the next request; 0: none */
     uint64_t live_bytes;                /* handed out, rounded to block sizes */
     uint64_t slack_bytes;               /* in slabs, not handed out */
+    uint64_t idle_bytes;                /* of these, in idle slabs: can be given back */
     uint64_t dirty_bytes;
     uint64_t trimmable_bytes; /* whole units inside dirty extents */
     uint64_t num_live;        /* blocks */
@@ -211,7 +213,8 @@ static inline uint64_t dafi_cached_bytes(const daf_arena_t *arena) {
 }
 /* What no eviction can free now. */
 static inline uint64_t dafi_held_bytes(const daf_arena_t *arena) {
-    return arena->tensors.live_bytes + arena->tensors.slack_bytes + dafi_plane_bytes(arena) - arena->droppable_bytes;
+    return arena->tensors.live_bytes + arena->tensors.slack_bytes - arena->tensors.idle_bytes +
+           dafi_plane_bytes(arena) - arena->droppable_bytes;
 }
 
 /* memory.c */
@@ -232,6 +235,7 @@ static inline dafi_extent_t *dafi_extent(const dafi_tensors_t *zone, uint32_t id
 
 /* small.c */
 void *dafi_small_alloc(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status);
+void dafi_small_trim(daf_arena_t *arena); /* idle slabs become dirty extents */
 daf_status_t dafi_small_free(daf_arena_t *arena, dafi_extent_t *extent, uint64_t offset);
 uint32_t dafi_small_block_bytes(const dafi_tensors_t *zone, const dafi_extent_t *extent,
                                 uint64_t offset); /* 0: not live */

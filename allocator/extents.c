@@ -191,6 +191,10 @@ uint32_t dafi_extent_alloc(daf_arena_t *arena, uint64_t num_bytes, uint32_t stat
     if (num_bytes > zone->span_bytes) return 0;
     num_bytes = dafi_round_up(num_bytes, DAFI_GRANULE);
     uint32_t id = dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
+    if (id == 0 && zone->idle_bytes && arena->resident_bytes + num_bytes > arena->budget_bytes) {
+        dafi_small_trim(arena);
+        id = dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
+    }
     if (id == 0) id = grow(arena, num_bytes, status);
     if (id == 0) return 0;
     tree_remove(arena, id);
@@ -231,6 +235,7 @@ static uint64_t trim_extent(daf_arena_t *arena, uint32_t id, uint64_t max_bytes)
 
 uint64_t dafi_tensors_trim(daf_arena_t *arena, uint64_t max_bytes, uint32_t keep) {
     dafi_tensors_t *zone = &arena->tensors;
+    if (keep == 0 && zone->trimmable_bytes < max_bytes) dafi_small_trim(arena); /* it might merge into `keep` */
     uint64_t given = 0, kept = keep ? dafi_extent(zone, keep)->offset : UINT64_MAX;
     uint32_t id = dafi_tree_last(&zone->dirty);
     while (id && given < max_bytes && zone->trimmable_bytes) {

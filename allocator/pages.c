@@ -141,6 +141,9 @@ static uint64_t trim_block(daf_arena_t *arena, uint32_t block, uint64_t max_page
     uint64_t given = 0;
     uint32_t at = DAFI_BLOCK_PAGES, run;
     while (given < max_pages && (run = last_run(zone, it, &at)) != 0) {
+        uint32_t excess = run - (uint32_t)dafi_min(run, dafi_round_up(max_pages - given, zone->unit_pages));
+        at += excess;
+        run -= excess;
         uint64_t bytes = (uint64_t)run << zone->page_shift;
         if (arena->backend.decommit(arena->backend.self, address(zone, block, at), bytes) != DAF_OK) break;
         for (uint32_t i = at; i < at + run; i++) it->committed[i / 64] &= ~(UINT64_C(1) << i % 64);

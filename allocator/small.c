@@ -53,6 +53,8 @@ static uint32_t make_slab(daf_arena_t *arena, uint32_t class_id, daf_status_t *s
     uint64_t first = dafi_extent(zone, extent)->offset / DAFI_GRANULE;
     for (uint32_t i = 0; i < DAFI_SLAB_BYTES / DAFI_GRANULE; i++) zone->owner[first + i] = extent;
     zone->slack_bytes += DAFI_SLAB_BYTES;
+    zone->idle_bytes += DAFI_SLAB_BYTES;
+    zone->idle[class_id] = id;
     list_add(zone, id);
     return id;
 }
@@ -64,6 +66,10 @@ void *dafi_small_alloc(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *sta
     if (id == 0) id = make_slab(arena, class_id, status);
     if (id == 0) return NULL;
     dafi_slab_t *it = slab(zone, id);
+    if (it->num_free == it->num_blocks) {
+        zone->idle[class_id] = 0;
+        zone->idle_bytes -= DAFI_SLAB_BYTES;
+    }
     uint32_t word = 0;
     while (it->free_bits[word] == 0) word++;
     uint32_t block = word * 64 + (uint32_t)__builtin_ctzll(it->free_bits[word]);
@@ -81,6 +87,16 @@ uint32_t dafi_small_block_bytes(const dafi_tensors_t *zone, const dafi_extent_t 
     return is_live ? bytes : 0;
 }
 
+/* An empty slab becomes a free extent. */
+static void dissolve(daf_arena_t *arena, uint32_t id) {
+    dafi_tensors_t *zone = &arena->tensors;
+    uint32_t extent = slab(zone, id)->extent;
+    list_remove(zone, id);
+    zone->slack_bytes -= DAFI_SLAB_BYTES;
+    dafi_table_give(&zone->slabs, id);
+    dafi_extent_free(arena, extent);
+}
+
 daf_status_t dafi_small_free(daf_arena_t *arena, dafi_extent_t *extent, uint64_t offset) {
     dafi_tensors_t *zone = &arena->tensors;
     uint32_t bytes = dafi_small_block_bytes(zone, extent, offset), id = extent->slab;
@@ -92,10 +108,21 @@ daf_status_t dafi_small_free(daf_arena_t *arena, dafi_extent_t *extent, uint64_t
     zone->live_bytes -= bytes;
     if (it->num_free++ == 0) list_add(zone, id);
     if (it->num_free < it->num_blocks) return DAF_OK;
-    list_remove(zone, id);
-    zone->slack_bytes -= DAFI_SLAB_BYTES;
-    uint32_t owner = it->extent;
-    dafi_table_give(&zone->slabs, id);
-    dafi_extent_free(arena, owner);
+    if (zone->idle[it->class_id]) {
+        dissolve(arena, id);
+    } else {
+        zone->idle[it->class_id] = id;
+        zone->idle_bytes += DAFI_SLAB_BYTES;
+    }
     return DAF_OK;
+}
+
+void dafi_small_trim(daf_arena_t *arena) {
+    dafi_tensors_t *zone = &arena->tensors;
+    for (uint32_t i = 0; i < DAFI_NUM_CLASSES && zone->idle_bytes; i++) {
+        if (zone->idle[i] == 0) continue;
+        dissolve(arena, zone->idle[i]);
+        zone->idle[i] = 0;
+        zone->idle_bytes -= DAFI_SLAB_BYTES;
+    }
 }

@@ -19,7 +19,7 @@ static void expect(verdict_t *verdict, bool condition, const char *what) {
 }
 
 typedef struct extent_sums {
-    uint64_t live, dirty, clean, slab, num_dirty, num_clean, small_live, num_live;
+    uint64_t idle, live, dirty, clean, slab, num_dirty, num_clean, small_live, num_live;
 } extent_sums_t;
 
 static void walk_slab(const dafi_tensors_t *zone, const dafi_extent_t *extent, extent_sums_t *sums,
@@ -29,6 +29,7 @@ static void walk_slab(const dafi_tensors_t *zone, const dafi_extent_t *extent, e
     for (uint32_t i = 0; i < sizeof slab->free_bits / 8; i++)
         num_free += (uint32_t)__builtin_popcountll(slab->free_bits[i]);
     expect(verdict, num_free == slab->num_free, "a slab's count of free blocks is wrong");
+    if (num_free == slab->num_blocks) sums->idle += DAFI_SLAB_BYTES;
     expect(verdict, dafi_extent(zone, slab->extent) == extent, "a slab does not know its extent");
     uint64_t offset = extent->offset, end = offset + DAFI_SLAB_BYTES;
     for (uint32_t bytes; offset < end; offset += bytes ? bytes : 64) {
@@ -74,6 +75,7 @@ static void check_tensors(const dafi_tensors_t *zone, verdict_t *verdict) {
     expect(verdict, sums.dirty == zone->dirty_bytes, "dirty bytes are wrong");
     expect(verdict, sums.live + sums.small_live == zone->live_bytes, "live tensor bytes are wrong");
     expect(verdict, sums.slab - sums.small_live == zone->slack_bytes, "slack bytes are wrong");
+    expect(verdict, sums.idle == zone->idle_bytes, "idle bytes are wrong");
     expect(verdict, sums.num_live == zone->num_live, "the count of live blocks is wrong");
 }
 
