@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from daf import __version__
 from daf.dashboards import assets
-from daf.server import changing, problems, reading, scraping, streaming
+from daf.server import changing, exporting, problems, reading, scraping, streaming
 from daf.server.guards import Guard
 from daf.server.state import Sidecar
 
@@ -42,7 +42,7 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     )
     app.state.sidecar = sidecar
     problems.install(app)
-    for router in (reading.router, changing.router, streaming.router, scraping.router, page):
+    for router in (reading.router, changing.router, streaming.router, scraping.router, exporting.router, page):
         app.include_router(router)
     app.add_middleware(Guard, settings=sidecar.settings, keyring=sidecar.keyring)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlencode, urlsplit
 
+from daf.allocator.runtime import runtime_dir
 from daf.errors import DafError
 from daf.server.runfile import is_held, read_whereabouts
-from daf.server.runtime import discover, runtime_dir
 from daf.server.settings import Settings
 from daf.server.tokens import read_token
 from daf.sizes import format_bytes
@@ -169,11 +169,12 @@ class DirectTransport:
 
     def __init__(self, settings: Settings) -> None:
         from daf.server.app import create_app
+        from daf.server.runtime import Pages
         from daf.server.state import Sidecar
 
         self._token = "direct"
         self._loop = asyncio.new_event_loop()
-        self._sidecar = Sidecar.build(settings, self._token, discover, keeps_history=False)
+        self._sidecar = Sidecar.build(settings, self._token, Pages(settings.runtime_dir), keeps_history=False)
         self._app = create_app(self._sidecar)
 
     def request(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:

@@ -49,14 +49,14 @@ def serve(host: str, port: int, allow_host: tuple[str, ...], idle_exit: float, q
     \b
     Prints the page's address, with a one-time link that may change budgets. Open it anew with `daf page`.
     """
-    from daf.server.runtime import runtime_dir
+    from daf.allocator.runtime import make_runtime_dir
     from daf.server.serve import serve as run_server
     from daf.server.settings import Settings
     from daf.server.state import Sidecar
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    settings = Settings(runtime_dir(), host, port, frozenset(name.lower() for name in allow_host))
+    settings = Settings(make_runtime_dir(), host, port, frozenset(name.lower() for name in allow_host))
 
     def announce(sidecar: Sidecar) -> None:
         if quiet:

@@ -66,8 +66,8 @@ class Member:
         """Take a snapshot; None, and the reason in `error`, where the page cannot be read."""
         try:
             snapshot = self.page.snapshot()
-            values = {name: _finite(value) for name, value in snapshot.values.items()}
-            age = max(0.0, _finite(snapshot.heartbeat_age_seconds))
+            values = {name: finite(value) for name, value in snapshot.values.items()}
+            age = max(0.0, finite(snapshot.heartbeat_age_seconds))
             self.last = Reading(now, values, list(snapshot.slots[:max_slots]), age)
         except Exception as error:  # the page is another program's: anything may be in it
             self.error = f"{type(error).__name__}: {error}"[:300]
@@ -183,5 +183,5 @@ def charted_fields(values: Mapping[str, float]) -> list[str]:
     return sorted(values)
 
 
-def _finite(value: float) -> float:
+def finite(value: float) -> float:
     return value if isinstance(value, int) or math.isfinite(value) else 0.0

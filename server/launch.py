@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+from daf.allocator.runtime import make_runtime_dir
 from daf.server.client import Client, SidecarError
 from daf.server.runfile import Whereabouts, is_held, read_whereabouts
-from daf.server.runtime import own_folder, runtime_dir
 from daf.server.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
 
 IDLE_EXIT_SECONDS = 300.0
@@ -24,8 +24,7 @@ def ensure_running(
     Of many that try at once, one starts: the lock file decides, the others find the winner. It ends by itself once
     nothing has needed it for `idle_exit_seconds`.
     """
-    settings = Settings(runtime_dir(), host, port)
-    own_folder(settings.runtime_dir)
+    settings = Settings(make_runtime_dir(), host, port)
     found = running(settings)
     if found is None:
         starter = _spawn(settings, idle_exit_seconds)

@@ -203,6 +203,28 @@ class CompressionOutcome(BaseModel):
     outcomes: list[OutcomeAnswer]
 
 
+class Trace(BaseModel):
+    """A Chrome trace document."""
+
+    display_time_unit: str = Field(alias="displayTimeUnit")
+    trace_events: list[dict[str, Any]] = Field(alias="traceEvents")
+
+
+class Report(BaseModel):
+    """One run: what the other routes say of it, under one roof."""
+
+    made_at: float
+    version: str
+    process: Process
+    fields: list[FieldInfo]
+    stats: Figures
+    history: dict[str, Any]
+    slots: list[dict[str, Any]]
+    widths: dict[str, Any]
+    map: dict[str, Any]
+    events: list[dict[str, Any]]
+
+
 class Login(_Strict):
     code: str = Field(min_length=1, max_length=128, description="The one-time code of the link.")
 

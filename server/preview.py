@@ -47,14 +47,19 @@ def _evict(slots: Sequence[Any], wanted_bytes: int) -> list[SlotPreview]:
 
 def _next_plane(slot: Any, bits: float) -> tuple[float, int, Any, float, int] | None:
     """Return the slot's lowest plane as (cost per byte, id, slot, bits now, bytes), or None at the floor."""
-    plane_bytes = int(slot.stored_bytes / max(slot.bits, 1.0))
+    plane_bytes = int(held_bytes(slot) / max(slot.bits, 1.0))
     if bits <= FLOOR_BITS or plane_bytes <= 0:
         return None
     return slot.importance * 4.0 ** (slot.bits - bits) / plane_bytes, slot.slot_id, slot, bits, plane_bytes
 
 
+def held_bytes(slot: Any) -> int:
+    """What the slot holds when it holds anything: between backward and forward that is nothing, and no answer."""
+    return int(max(slot.live_bytes, slot.stored_bytes))
+
+
 def _shown(slot: Any, freed_bytes: int) -> SlotPreview:
-    lost_bits = freed_bytes * max(slot.bits, 1.0) / slot.stored_bytes
+    lost_bits = freed_bytes * max(slot.bits, 1.0) / held_bytes(slot)
     after = max(float(FLOOR_BITS), slot.bits - lost_bits)
     return SlotPreview(
         slot=slot.slot_id, name=slot.name, bits=slot.bits, bits_after=round(after, 2), freed_bytes=freed_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from starlette.responses import JSONResponse
 
 from daf import __version__
 from daf.server import figures, models
-from daf.server.fleet import CRASHED, LIVE, Member
+from daf.server.fleet import CRASHED, LIVE, Member, finite
 from daf.server.problems import ProblemError
 from daf.server.selecting import Beside, Selected, members, one, one_read
 
@@ -29,7 +28,7 @@ async def processes(sidecar: Beside, selection: Selected) -> models.Processes:
     for member, what in sidecar.fleet.refresh():
         sidecar.sampler.announce(member, what)
     found = members(sidecar.fleet, selection)
-    return models.Processes(processes=[_process(member) for member in found], jobs=_jobs(found))
+    return models.Processes(processes=[process_of(member) for member in found], jobs=_jobs(found))
 
 
 @router.get("/v1/stats", tags=["figures"], summary="The numbers of each process now", response_model=models.Stats)
@@ -43,9 +42,7 @@ async def stats(sidecar: Beside, selection: Selected) -> JSONResponse:
 async def fields(sidecar: Beside, selection: Selected) -> models.Fields:
     member = one(sidecar.fleet, selection)
     try:
-        known = [
-            models.FieldInfo(name=f.name, kind=str(f.kind), unit=str(f.unit), help=f.help) for f in member.page.fields
-        ]
+        known = fields_of(member)
     except Exception as error:
         raise ProblemError(409, "unreadable", f"The stats page of {member.id} cannot be read: {error}") from None
     return models.Fields(process=member.id, fields=known)
@@ -88,7 +85,7 @@ async def slots(
     limit: Annotated[int, Query(ge=1, le=5000)] = 5000,
 ) -> JSONResponse:
     member, reading = one_read(sidecar.fleet, selection)
-    rows = [dataclasses.asdict(row) for row in reading.slots[offset : offset + limit]]
+    rows = [row_of(row) for row in reading.slots[offset : offset + limit]]
     return JSONResponse({"process": member.id, "time": reading.time, "total": len(reading.slots), "slots": rows})
 
 
@@ -112,11 +109,7 @@ async def widths(sidecar: Beside, selection: Selected) -> JSONResponse:
 @router.get("/v1/map", tags=["figures"], summary="What occupies the arena", response_model=models.MapAnswer)
 async def arena_map(sidecar: Beside, selection: Selected) -> JSONResponse:
     member = one(sidecar.fleet, selection)
-    try:
-        cells = member.page.map()
-    except Exception as error:
-        raise ProblemError(409, "unreadable", f"The map of {member.id} cannot be read: {error}") from None
-    return JSONResponse({"process": member.id, "map": _plain(cells)})
+    return JSONResponse({"process": member.id, "map": map_of(member)})
 
 
 @router.get("/v1/budget", tags=["budget"], summary="The budget of each live process")
@@ -138,11 +131,35 @@ async def budget(sidecar: Beside, selection: Selected) -> models.Budgets:
     )
 
 
-def _plain(value: Any) -> Any:
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+def fields_of(member: Member) -> list[models.FieldInfo]:
+    return [models.FieldInfo(name=f.name, kind=f.kind, unit=f.unit, help=f.help) for f in member.page.fields]
 
 
-def _process(member: Member) -> models.Process:
+def row_of(row: Any) -> dict[str, Any]:
+    """Return a slot row as JSON members; what is no finite number is 0."""
+    named = {name: getattr(row, name) for name in row.__dataclass_fields__}
+    return {name: finite(value) if isinstance(value, float) else value for name, value in named.items()}
+
+
+def map_of(member: Member) -> dict[str, Any]:
+    """Return the zones of the arena; of each, its cells by what most of them is, and the shares behind that."""
+    try:
+        cells = member.page.map()
+    except Exception as error:
+        raise ProblemError(409, "unreadable", f"The map of {member.id} cannot be read: {error}") from None
+    zones: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        zone = zones.setdefault(
+            cell.zone, {"name": cell.zone, "cell_bytes": cell.num_bytes, "cells": [], "live": [], "cached": []}
+        )
+        shares = {cell.zone: cell.live, "free": cell.cached, "decommitted": cell.decommitted}
+        zone["cells"].append(max(shares, key=lambda kind: shares[kind]))
+        zone["live"].append(round(cell.live, 3))
+        zone["cached"].append(round(cell.cached, 3))
+    return {"zones": list(zones.values())}
+
+
+def process_of(member: Member) -> models.Process:
     identity = member.page.identity
     return models.Process(
         id=member.id,

@@ -1,36 +1,75 @@
-"""The runtime folder, and the real stats pages in it."""
+"""The stats pages in the runtime folder, each opened once.
+
+Opening a page means reading its tables and its identity; looking whether one is new means reading names. Only the
+latter happens every second.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import pathlib
 import stat
-from collections.abc import Sequence
 
-from daf.errors import DafError
+from daf.allocator.statspage import StatsPage
 from daf.server.source import Page
 
-
-def runtime_dir() -> pathlib.Path:
-    """Return the folder of stats pages: `$DAF_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/daf`, else `/tmp/daf-<uid>`."""
-    if own := os.environ.get("DAF_RUNTIME_DIR"):
-        return pathlib.Path(own)
-    if xdg := os.environ.get("XDG_RUNTIME_DIR"):
-        return pathlib.Path(xdg) / "daf"
-    return pathlib.Path(f"/tmp/daf-{os.getuid()}")
+log = logging.getLogger("daf.server")
+MAX_PAGE_BYTES = 64 << 20
+MAX_FILES = 4096
 
 
-def own_folder(path: pathlib.Path) -> None:
-    """Make the folder if need be; refuse one that another user could put files into."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    info = path.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
-        raise DafError(
-            f"{path} must be a folder of yours that only you can use (mode 0700): it is not, so it is left alone"
-        )
+class Pages:
+    """Finds the pages of one folder. What is not ours, or no stats page, is left alone and named in the log once."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._open: dict[tuple[str, int], Page] = {}
+        self._refused: dict[tuple[str, int, int], str] = {}
+
+    def __call__(self) -> list[Page]:
+        found: dict[tuple[str, int], Page] = {}
+        for entry, info in self._files():
+            key = (entry, info.st_ino)
+            page = self._open.get(key) or self._opened(entry, info)
+            if page is not None:
+                found[key] = page
+        self._open = found
+        return list(found.values())
+
+    def _files(self) -> list[tuple[str, os.stat_result]]:
+        files: list[tuple[str, os.stat_result]] = []
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".stats") and len(files) < MAX_FILES:
+                        files.append((entry.name, entry.stat(follow_symlinks=False)))
+        except OSError:
+            return files
+        return sorted(files)
+
+    def _opened(self, name: str, info: os.stat_result) -> Page | None:
+        # A page that is just being made fails and is tried again when it has changed.
+        attempt = (name, info.st_ino, info.st_mtime_ns)
+        if attempt in self._refused:
+            return None
+        reason = _objection(info)
+        if not reason:
+            try:
+                return StatsPage(self._folder / name)
+            except (OSError, ValueError, TypeError, LookupError, json.JSONDecodeError) as error:
+                reason = f"{type(error).__name__}: {error}"
+        self._refused = {key: why for key, why in self._refused.items() if key[0] != name}
+        self._refused[attempt] = reason
+        log.warning("%s is not read: %s", name, reason)
+        return None
 
 
-def discover() -> Sequence[Page]:
-    from daf.allocator import statspage
-
-    return statspage.discover()  # type: ignore[no-any-return]
+def _objection(info: os.stat_result) -> str:
+    """Return why a file is not looked into; empty where it may be."""
+    if info.st_uid != os.geteuid():
+        return f"it belongs to user {info.st_uid}"
+    if not stat.S_ISREG(info.st_mode):
+        return "it is no regular file"
+    return "it is too large" if info.st_size > MAX_PAGE_BYTES else ""

@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 from daf.server import figures
-from daf.server.fleet import LIVE, Fleet, Member, Reading
+from daf.server.fleet import LIVE, Fleet, Member, Reading, finite
 from daf.server.hub import Hub
 from daf.server.settings import Settings
 
@@ -80,6 +80,12 @@ class Sampler:
 
 def event_data(event: Any) -> dict[str, Any]:
     """Return an arena event as JSON members; its own number becomes `arena_id`, for `id` is the stream's."""
-    data = dataclasses.asdict(event)
-    data["arena_id"] = data.pop("id")
-    return data
+    return {
+        "time": round(event.time_seconds, 6),
+        "kind": event.kind,
+        "slot_id": event.slot_id,
+        "num_bytes": event.num_bytes,
+        "value": finite(event.value),
+        "text": event.text,
+        "arena_id": event.id,
+    }

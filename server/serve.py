@@ -18,7 +18,7 @@ from daf.server import tokens
 from daf.server.app import create_app
 from daf.server.fleet import LIVE
 from daf.server.runfile import Lock, Whereabouts, read_whereabouts
-from daf.server.runtime import discover, own_folder
+from daf.server.runtime import Pages
 from daf.server.settings import DEFAULT_PORT, Settings
 from daf.server.state import Sidecar
 
@@ -36,14 +36,13 @@ class AlreadyRunningError(DafError):
 
 def serve(settings: Settings, *, announce: Announce = lambda _sidecar: None, idle_exit_seconds: float = 0.0) -> None:
     """Run the sidecar until a signal, or until nothing has needed it for `idle_exit_seconds` (0: never)."""
-    own_folder(settings.runtime_dir)
     with Lock(settings.lock_path) as lock:
         if not lock.take():
             found = read_whereabouts(settings.address_path)
             raise AlreadyRunningError(found.address if found else None)
         token = tokens.load_or_create(settings.token_path)
         with listen(settings) as sockets:
-            sidecar = Sidecar.build(settings, token, discover)
+            sidecar = Sidecar.build(settings, token, Pages(settings.runtime_dir))
             sidecar.address = url_of(settings, sockets[0])
             try:
                 asyncio.run(_run(sidecar, sockets, announce, idle_exit_seconds))

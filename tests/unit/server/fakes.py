@@ -55,8 +55,20 @@ class FakeSlot:
 class FakeEvent:
     id: int
     kind: str = "evict"
-    time: float = 1000.0
+    time_seconds: float = 1000.0
+    slot_id: int = 1
     num_bytes: int = 4096
+    value: float = 0.0
+    text: str = ""
+
+
+@dataclass
+class FakeCell:
+    zone: str
+    num_bytes: int = 1 << 20
+    live: float = 0.5
+    cached: float = 0.25
+    decommitted: float = 0.25
 
 
 @dataclass
@@ -120,8 +132,15 @@ class FakePage:
     def events(self, since_id: int) -> tuple[list[FakeEvent], int]:
         return [event for event in self.all_events if event.id > since_id], 0
 
-    def map(self) -> dict[str, Any]:
-        return {"cell_bytes": 4096, "cells": [0, 1, 2]}
+    def map(self) -> list[FakeCell]:
+        gap = FakeCell("tensor", live=0.0, cached=0.0, decommitted=1.0)
+        return [
+            FakeCell("tensor"),
+            FakeCell("tensor", live=1.0, cached=0.0),
+            gap,
+            FakeCell("tensor"),
+            FakeCell("plane"),
+        ]
 
     def request_budget(self, num_bytes: int) -> int:
         self.commands.append(("budget", num_bytes))
