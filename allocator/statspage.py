@@ -1,7 +1,8 @@
-"""Reading stats pages and writing commands: pure Python over a memory-mapped file, whose layout is drawn in page.h.
+"""Reading stats pages and writing commands: pure Python over plain files, whose layout is drawn in page.h.
 
 A reader never blocks the writer: it copies a group and looks at the group's sequence number before and after. It knows
-no field by name; the page carries the table.
+no field by name; the page carries the table. It believes nothing: what a page says of itself is checked against the
+file's size once, and files are read, not mapped, so that one that is cut off under us is an error and no bus error.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import mmap
 import os
 import pathlib
 import struct
@@ -23,18 +23,21 @@ from daf.allocator.runtime import process_start_time, runtime_dir
 MAGIC, COMMAND_MAGIC = b"DAFSTATS", b"DAFCMND1"
 VERSION = 1
 NUM_COMMANDS = 16
-MAX_TRIES = 10_000
+MAX_TRIES = 200
 KEPT_PAGES = 32
 KEPT_SECONDS = 24 * 3600.0
 
 _HEADER = struct.Struct("=8sIIQIIQQQQQ")
 _SECTION = struct.Struct("=IIII")
+_REAL, _WHOLE = struct.Struct("=d"), struct.Struct("=Q")
 _FIELD = struct.Struct("=48s16s112sIIII")
 _EVENT = struct.Struct("=QQIIQd88s")
 _MAP = struct.Struct("=QQQQQ")
 _REQUEST = struct.Struct("=QIIQ40x")
 _OUTCOME = struct.Struct("=QQQQ160s")
 _COMMAND_HEADER_BYTES = 64
+_COMMAND_PAGE_BYTES = _COMMAND_HEADER_BYTES + NUM_COMMANDS * (_REQUEST.size + _OUTCOME.size)
+_MAX_COUNTS = {"identity": 1, "fields": 1024, "values": 4096, "columns": 256, "slots": 65536, "kinds": 256, "map": 1}
 _SECTIONS = ("identity", "fields", "values", "columns", "slots", "kinds", "events", "map")
 _KINDS = ("counter", "gauge")
 _OUTCOME_STATES = {1: "applied", 2: "pending", 3: "refused"}
@@ -146,10 +149,12 @@ class _Column:
     offset: int
     num_bytes: int
 
-    def read(self, record: bytes) -> Any:
+    def read(self, block: bytes, base: int = 0) -> Any:
+        """Return the value of the record that starts at `base`."""
+        at = base + self.offset
         if self.type == 2:
-            return _text(record[self.offset : self.offset + self.num_bytes])
-        return struct.unpack_from("=d" if self.type == 1 else "=Q", record, self.offset)[0]
+            return _text(block[at : at + self.num_bytes])
+        return (_REAL if self.type == 1 else _WHOLE).unpack_from(block, at)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,87 +173,146 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode(errors="replace")
 
 
+def _sequences(block: bytes, stride: int) -> list[int]:
+    """Return the 8 bytes that each record starts with, as numbers."""
+    if stride % 8:
+        raise PageError(f"records of {stride} bytes are not aligned")
+    return memoryview(block)[: len(block) // 8 * 8].cast("Q")[:: stride // 8].tolist()
+
+
+def _identity(said: dict[str, Any], pid: int, start_time: int) -> Identity:
+    """Return what a process says of itself, each part made what it should be."""
+
+    def text(name: str) -> str:
+        return str(said.get(name, ""))[:200]
+
+    def number(name: str, default: int) -> int:
+        return max(-1, min(int(said.get(name, default)), 2**31))
+
+    started_at = float(said.get("started_at", 0.0))
+    return Identity(
+        pid=pid,
+        start_time=start_time,
+        argv=tuple(str(part) for part in said.get("argv", ())),
+        started_at=started_at if abs(started_at) < 1e12 else 0.0,
+        versions={str(name): str(version) for name, version in dict(said.get("versions", {})).items()},
+        name=text("name"),
+        job_id=text("job_id"),
+        device=text("device") or "cpu",
+        host=text("host"),
+        rank=number("rank", 0),
+        local_rank=number("local_rank", 0),
+        world_size=number("world_size", 1),
+    )
+
+
 class StatsPage:
-    """One page, mapped read-only. It stays readable after its process has died or its file is gone."""
+    """One page, open for reading. It stays readable after its process has died or its file is gone."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = pathlib.Path(path)
+        self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            with self.path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError as error:
-            raise PageError(f"{self.path} is empty") from error
-        header = self._check_header()
+            self._read_tables()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_tables(self) -> None:
+        num_bytes = os.fstat(self._file).st_size
+        header = self._check_header(num_bytes)
         self._pid, self._start_time, self._opened_ns = header[5], header[6], header[7]
-        places = (_SECTION.unpack_from(self._map, _HEADER.size + i * _SECTION.size) for i in range(len(_SECTIONS)))
+        places = _SECTION.iter_unpack(self._read(_HEADER.size, _SECTION.size * len(_SECTIONS)))
         self._sections = {name: _Section(*place[:3]) for name, place in zip(_SECTIONS, places, strict=True)}
+        for name, section in self._sections.items():
+            self._check_section(name, section, num_bytes)
         self._fields = self._read_columns("fields")
-        self._columns = self._read_columns("columns")
+        self._columns = [it for it in self._read_columns("columns") if it.name in SlotRow.__dataclass_fields__]
         self._kinds = [_text(raw) for raw in self._records("kinds")]
         self.fields = [Field(it.name, it.kind, it.unit, it.help) for it in self._fields]
         self.identity = self._read_identity()
 
-    def _check_header(self) -> tuple[Any, ...]:
-        if len(self._map) < 4096 or self._map[:8] != MAGIC:
+    def _check_header(self, num_bytes: int) -> tuple[Any, ...]:
+        if num_bytes < 4096 or self._read(0, 8) != MAGIC:
             raise PageError(f"{self.path} is not a stats page")
-        header = _HEADER.unpack_from(self._map)
+        header = self._header()
         if header[1] != VERSION:
             raise PageError(f"{self.path} has layout version {header[1]}; this reader knows {VERSION}")
-        if header[3] > len(self._map):
+        if header[3] > num_bytes:
             raise PageError(f"{self.path} is cut off")
         return header
 
+    def _check_section(self, name: str, section: _Section, num_bytes: int) -> None:
+        least = {"fields": _FIELD.size, "columns": _FIELD.size, "events": _EVENT.size, "map": _MAP.size}.get(name, 8)
+        fits = section.offset + section.stride * section.count <= num_bytes
+        if section.count < 1 or section.count > _MAX_COUNTS.get(name, 1 << 20) or section.stride < least or not fits:
+            raise PageError(f"{self.path}: its section {name} makes no sense")
+
+    def _header(self) -> tuple[Any, ...]:
+        return _HEADER.unpack(self._read(0, _HEADER.size))
+
+    def _read(self, offset: int, num_bytes: int) -> bytes:
+        found = os.pread(self._file, num_bytes, offset)
+        if len(found) != num_bytes:
+            raise PageError(f"{self.path} is cut off")
+        return found
+
     def _records(self, name: str) -> Iterator[bytes]:
         section = self._sections[name]
+        block = self._read(section.offset, section.stride * section.count)
         for i in range(section.count):
-            yield self._map[section.offset + i * section.stride : section.offset + (i + 1) * section.stride]
+            yield block[i * section.stride : (i + 1) * section.stride]
 
     def _read_columns(self, name: str) -> list[_Column]:
+        holder = self._sections["values" if name == "fields" else "slots"]
+        room = holder.stride * (holder.count if name == "fields" else 1)
         found = []
         for raw in self._records(name):
-            label, unit, help_text, kind, kind_of_value, offset, num_bytes = _FIELD.unpack(raw)
+            label, unit, help_text, kind, kind_of_value, offset, num_bytes = _FIELD.unpack_from(raw)
+            if kind >= len(_KINDS) or num_bytes < (1 if kind_of_value == 2 else 8) or offset + num_bytes > room:
+                raise PageError(f"{self.path}: its field {_text(label)!r} makes no sense")
             found.append(
                 _Column(_text(label), _KINDS[kind], _text(unit), _text(help_text), kind_of_value, offset, num_bytes)
             )
         return found
 
     def _read_identity(self) -> Identity:
-        said = json.loads(_text(next(self._records("identity"))) or "{}")
-        known = {name: said[name] for name in Identity.__dataclass_fields__ if name in said}
-        known["argv"] = tuple(known.get("argv", ()))
-        return Identity(**{**known, "pid": self._pid, "start_time": self._start_time})
-
-    def _cell(self, offset: int) -> int:
-        return int.from_bytes(self._map[offset : offset + 8], "little")
+        try:
+            said = json.loads(_text(next(self._records("identity"))) or "{}")
+            return _identity(said, self._pid, self._start_time)
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise PageError(f"{self.path}: its identity makes no sense: {error}") from None
 
     def _stable(self, offset: int, num_bytes: int) -> bytes:
         """Copy a group whose sequence number stands at its start."""
         for attempt in range(MAX_TRIES):
-            before = self._cell(offset)
-            group = self._map[offset : offset + num_bytes]
-            if before % 2 == 0 and self._cell(offset) == before:
+            before = self._read(offset, 8)
+            group = self._read(offset, num_bytes)
+            if before[0] % 2 == 0 and before == group[:8] == self._read(offset, 8):
                 return group
             if attempt > 10:
                 time.sleep(0.0001)
-        raise PageError(f"{self.path}: its writer died in the middle of a group")
+        if self.state() != "live":
+            return group  # killed while it wrote: no better will come, and most of it is true
+        raise PageError(f"{self.path}: its writer stands still in the middle of a group")
 
     def state(self) -> State:
         """Return whether the process lives, has finished, or is gone without saying so."""
-        if _HEADER.unpack_from(self._map)[4] == 2:
+        if self._header()[4] == 2:
             return "finished"
         return "live" if process_start_time(self._pid) == self._start_time else "crashed"
 
     @property
     def heartbeat_age_seconds(self) -> float:
         """Seconds since the process last published; for a page of before the last boot, since its file was written."""
-        heartbeat_ns = _HEADER.unpack_from(self._map)[8]
+        heartbeat_ns = self._header()[8]
         age = (time.monotonic_ns() - heartbeat_ns) / 1e9
-        return age if age >= 0 else max(0.0, time.time() - self.path.stat().st_mtime)
+        return age if age >= 0 else max(0.0, time.time() - os.fstat(self._file).st_mtime)
 
     @property
     def closed_at(self) -> float | None:
         """When the arena was closed, as seconds since 1970; None while it is open or after a crash."""
-        closed_ns = _HEADER.unpack_from(self._map)[9]
+        closed_ns = self._header()[9]
         return closed_ns / 1e9 if closed_ns else None
 
     def values(self) -> dict[str, Value]:
@@ -258,16 +322,26 @@ class StatsPage:
         return {it.name: it.read(group) for it in self._fields}
 
     def slots(self) -> list[SlotRow]:
-        """Return the rows in use; each is of one moment."""
-        section, rows = self._sections["slots"], []
-        known = SlotRow.__dataclass_fields__
-        for slot_id in range(section.count):
-            offset = section.offset + slot_id * section.stride
-            if self._cell(offset) == 0:
-                continue
-            record = self._stable(offset, section.stride)
-            rows.append(SlotRow(slot_id, **{it.name: it.read(record) for it in self._columns if it.name in known}))
-        return rows
+        """Return the rows in use; each is of one moment. One that is being written all the time is left out."""
+        section = self._sections["slots"]
+        before = self._read(section.offset, section.stride * section.count)
+        used = [i for i, sequence in enumerate(_sequences(before, section.stride)) if sequence]
+        if not used:
+            return []
+        num_bytes = (used[-1] + 1) * section.stride
+        for _ in range(3):
+            block, after = self._read(section.offset, num_bytes), self._read(section.offset, num_bytes)
+            seen = zip(*(_sequences(copy, section.stride) for copy in (before, block, after)), strict=False)
+            whole = [first == second == third and first % 2 == 0 for first, second, third in seen]
+            if all(whole[i] for i in used) or self.state() != "live":
+                break
+            before = after
+        keeps_all = self.state() != "live"
+        return [self._row(i, block) for i in used if keeps_all or whole[i]]
+
+    def _row(self, slot_id: int, block: bytes) -> SlotRow:
+        base = slot_id * self._sections["slots"].stride
+        return SlotRow(slot_id, **{it.name: it.read(block, base) for it in self._columns})
 
     def snapshot(self) -> Snapshot:
         """Return values, slot rows and the age of the heartbeat."""
@@ -275,17 +349,19 @@ class StatsPage:
 
     def last_event_id(self) -> int:
         """Return the id of the newest event; 0: none yet."""
-        return int(_HEADER.unpack_from(self._map)[10])
+        return int(self._header()[10])
 
     def events(self, since_id: int = 0) -> tuple[list[Event], int]:
         """Return the events after `since_id` that the ring still has, oldest first, and how many it has lost."""
         section, last = self._sections["events"], self.last_event_id()
         first = max(since_id + 1, last - section.count + 1)
         found = []
+        block = self._read(section.offset, section.stride * section.count) if first <= last else b""
+        again = self._read(section.offset, section.stride * section.count) if first <= last else b""
         for event_id in range(first, last + 1):
-            offset = section.offset + (event_id - 1) % section.count * section.stride
-            got, wall_ns, kind, slot_id, num_bytes, value, text = _EVENT.unpack_from(self._map, offset)
-            if got != event_id or self._cell(offset) != event_id:
+            at = (event_id - 1) % section.count * section.stride
+            got, wall_ns, kind, slot_id, num_bytes, value, text = _EVENT.unpack_from(block, at)
+            if got != event_id or _WHOLE.unpack_from(again, at)[0] != event_id:
                 continue
             name = self._kinds[kind] if kind < len(self._kinds) else str(kind)
             found.append(Event(event_id, wall_ns / 1e9, name, slot_id, num_bytes, value, _text(text)))
@@ -317,39 +393,60 @@ class StatsPage:
     def _request(self, kind: int, value: int) -> int:
         if self.state() != "live":
             raise ProcessLookupError(f"process {self._pid} has ended: nobody would read the command")
-        with self._command_page() as page:
-            numbers = memoryview(page).cast("Q")
-            generation = numbers[2] + 1
+        with self._command_page() as file:
+            requested, done = struct.unpack("=QQ", os.pread(file, 16, 16))
+            if requested - done >= NUM_COMMANDS:
+                raise BlockingIOError(f"{requested - done} commands wait already for process {self._pid} to take them")
+            generation = requested + 1
             check = ((generation * 31 + kind) * 31 + value) % 2**32
             offset = _COMMAND_HEADER_BYTES + generation % NUM_COMMANDS * _REQUEST.size
-            page[offset : offset + _REQUEST.size] = _REQUEST.pack(generation, kind, check, value)
-            numbers[2] = generation  # one 8-byte store, after the request it announces
-            numbers.release()
-        return generation
+            os.pwrite(file, _REQUEST.pack(generation, kind, check, value), offset)
+            os.pwrite(file, _WHOLE.pack(generation), 16)  # last: it announces the request
+        return int(generation)
 
     @contextlib.contextmanager
-    def _command_page(self) -> Iterator[mmap.mmap]:
-        with self.command_path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            with mmap.mmap(file.fileno(), 0) as page:
-                if page[:8] != COMMAND_MAGIC:
-                    raise PageError(f"{self.command_path} is not a command page")
-                yield page
+    def _command_page(self, flags: int = os.O_RDWR) -> Iterator[int]:
+        file = os.open(self.command_path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if os.fstat(file).st_size < _COMMAND_PAGE_BYTES or os.pread(file, 8, 0) != COMMAND_MAGIC:
+                raise PageError(f"{self.command_path} is not a command page")
+            if flags == os.O_RDWR:
+                _lock(file)
+            yield file
+        finally:
+            os.close(file)
 
     def outcome(self, generation: int) -> Outcome | None:
         """Return what became of a command; None while it is not dealt with, or long forgotten."""
         offset = _COMMAND_HEADER_BYTES + NUM_COMMANDS * _REQUEST.size + generation % NUM_COMMANDS * _OUTCOME.size
-        for _ in range(MAX_TRIES):
-            raw = self.command_path.read_bytes()[offset : offset + _OUTCOME.size]
-            again = self.command_path.read_bytes()[offset : offset + _OUTCOME.size]
-            sequence, got, state, least_bytes, reason = _OUTCOME.unpack(raw)
-            if sequence % 2 == 0 and raw == again:
-                return Outcome(_OUTCOME_STATES[state], least_bytes, _text(reason)) if got == generation else None
+        with self._command_page(os.O_RDONLY) as file:
+            for _ in range(MAX_TRIES):
+                raw, again = os.pread(file, _OUTCOME.size, offset), os.pread(file, _OUTCOME.size, offset)
+                sequence, got, state, least_bytes, reason = _OUTCOME.unpack(raw)
+                if sequence % 2 == 0 and raw == again:
+                    known = _OUTCOME_STATES.get(state, "pending")
+                    return Outcome(known, least_bytes, _text(reason)) if got == generation else None
         return None
 
     def close(self) -> None:
-        """Let go of the mapping."""
-        self._map.close()
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # one that never opened
+            self.close()
+
+
+def _lock(file: int) -> None:
+    """Take the lock of watchers. Each holds it for microseconds: one that does not let go is broken."""
+    for _ in range(100):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.001)
+    raise BlockingIOError("another watcher holds the command page")
 
 
 def discover(folder: pathlib.Path | None = None) -> list[StatsPage]:

@@ -97,38 +97,31 @@ async def set_budget(
     budget: int | str, readings: list[tuple[Member, Reading]], fleet: Fleet, wait_seconds: float
 ) -> list[OutcomeAnswer]:
     """Ask every process for the budget and return the outcomes, those that came within `wait_seconds`."""
-    wishes = [(member, reading, wanted_bytes(budget, reading)) for member, reading in readings]
-    answers = []
-    for member, reading, num_bytes in wishes:
-        change = Change(member, reading, num_bytes, 0, time.monotonic())
-        if num_bytes == int(reading.values.get("budget_bytes", 0)) and not _is_pending(member):
-            answers.append(asyncio.sleep(0, change.answer("applied", reading, reason="this is the budget already")))
-        else:
-            _send(change, member, lambda member=member, n=num_bytes: member.page.request_budget(n))  # type: ignore[misc]
-            answers.append(_outcome(change, fleet, wait_seconds))
-    return list(await asyncio.gather(*answers))
+    wishes = [
+        Change(member, reading, wanted_bytes(budget, reading), 0, time.monotonic()) for member, reading in readings
+    ]
+    return list(await asyncio.gather(*(_set_one(change, fleet, wait_seconds) for change in wishes)))
+
+
+async def _set_one(change: Change, fleet: Fleet, wait_seconds: float) -> OutcomeAnswer:
+    page = change.member.page
+    if change.budget_bytes == int(change.before.values.get("budget_bytes", 0)) and not _is_pending(change.member):
+        return change.answer("applied", change.before, reason="this is the budget already")
+    return await _carry_out(change, lambda: page.request_budget(change.budget_bytes), fleet, wait_seconds)
 
 
 async def set_paused(
     paused: bool, readings: list[tuple[Member, Reading]], fleet: Fleet, wait_seconds: float
 ) -> list[OutcomeAnswer]:
-    answers = []
-    for member, reading in readings:
+    async def pause(member: Member, reading: Reading) -> OutcomeAnswer:
         change = Change(member, reading, int(reading.values.get("budget_bytes", 0)), 0, time.monotonic())
-        _send(change, member, lambda member=member: member.page.request_pause(paused))  # type: ignore[misc]
-        answers.append(_outcome(change, fleet, wait_seconds))
-    return list(await asyncio.gather(*answers))
+        return await _carry_out(change, lambda: member.page.request_pause(paused), fleet, wait_seconds)
+
+    return list(await asyncio.gather(*(pause(member, reading) for member, reading in readings)))
 
 
 def worst(answers: list[OutcomeAnswer]) -> WorstState:
     return max((answer.state for answer in answers), key=_WORST.index)
-
-
-def _send(change: Change, member: Member, send: Callable[[], int]) -> None:
-    try:
-        change.generation = send()
-    except Exception as error:
-        raise ProblemError(409, "unreachable", f"Process {member.id} takes no commands: {error}") from None
 
 
 def _is_pending(member: Member) -> bool:
@@ -141,18 +134,26 @@ def _settled(member: Member, generation: int) -> object | None:
     return outcome if outcome is not None and outcome.state != "pending" else None
 
 
-async def _outcome(change: Change, fleet: Fleet, wait_seconds: float) -> OutcomeAnswer:
-    """Poll for the outcome: the process takes commands at its next heartbeat or arena call."""
-    member, deadline = change.member, change.started + wait_seconds
-    member.pending_generation = change.generation
+async def _carry_out(change: Change, send: Callable[[], int], fleet: Fleet, wait_seconds: float) -> OutcomeAnswer:
+    """Send the command and poll for its outcome: the process takes it at its next heartbeat or arena call."""
+    member = change.member
+    async with member.commands:
+        try:
+            change.generation = member.pending_generation = send()
+        except Exception as error:
+            raise ProblemError(409, "unreachable", f"Process {member.id} takes no commands: {error}") from None
+        return await _outcome(change, fleet, change.started + wait_seconds)
+
+
+async def _outcome(change: Change, fleet: Fleet, deadline: float) -> OutcomeAnswer:
     while True:
-        outcome = member.page.outcome(change.generation)
-        if outcome is not None and (outcome.state != "pending" or time.monotonic() >= deadline):
+        outcome = change.member.page.outcome(change.generation)
+        is_late = time.monotonic() >= deadline
+        if outcome is not None and (is_late or outcome.state != "pending"):
             reading = _latest(fleet, change)
             return change.answer(_state(outcome.state), reading, least_bytes=outcome.least_bytes, reason=outcome.reason)
-        if time.monotonic() >= deadline:
-            reason = "the process has not answered yet" if outcome is None else outcome.reason
-            return change.answer("pending", _latest(fleet, change), reason=reason)
+        if is_late:
+            return change.answer("pending", _latest(fleet, change), reason="the process has not answered yet")
         await asyncio.sleep(POLL_SECONDS)
 
 

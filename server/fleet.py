@@ -6,6 +6,7 @@ unreadable: one bad file never takes the others with it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import pathlib
@@ -47,6 +48,8 @@ class Member:
     pending_generation: int = 0  # of the last command that was sent; 0 for none
     history: History | None = None
     widths: Widths = field(default_factory=Widths)
+    # The command page is a ring of 16: so many may be under way that none is overwritten before it is read.
+    commands: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(8))
 
     @property
     def job(self) -> str:

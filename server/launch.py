@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from daf.allocator.runtime import make_runtime_dir
 from daf.server.client import Client, SidecarError
@@ -14,6 +13,7 @@ from daf.server.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
 
 IDLE_EXIT_SECONDS = 300.0
 START_SECONDS = 30.0
+MAX_LOG_BYTES = 1 << 20
 
 
 def ensure_running(
@@ -27,8 +27,8 @@ def ensure_running(
     settings = Settings(make_runtime_dir(), host, port)
     found = running(settings)
     if found is None:
-        starter = _spawn(settings, idle_exit_seconds)
-        found = _wait(settings, starter)
+        _spawn(settings, idle_exit_seconds)
+        found = _wait(settings)
     return found.address
 
 
@@ -44,25 +44,23 @@ def running(settings: Settings) -> Whereabouts | None:
     return found
 
 
-def _spawn(settings: Settings, idle_exit_seconds: float) -> subprocess.Popen[bytes]:
+def _spawn(settings: Settings, idle_exit_seconds: float) -> None:
     command = [sys.executable, "-m", "daf.server", "--host", settings.host, "--port", str(settings.port)]
     command += ["--idle-exit", str(idle_exit_seconds), "--quiet"]
-    with _log(settings.runtime_dir) as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    # Through a shell that leaves at once: the sidecar is nobody's child, so no starter has to outlive or bury it.
+    detached = ["/bin/sh", "-c", '"$@" &', "sh", *command]
+    path = settings.runtime_dir / "sidecar.log"
+    is_small = path.exists() and path.stat().st_size < MAX_LOG_BYTES
+    with path.open("ab" if is_small else "wb") as log:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        subprocess.run(detached, check=True, start_new_session=True, **streams)  # type: ignore[call-overload]
 
 
-def _log(folder: Path):  # type: ignore[no-untyped-def]
-    path = folder / "sidecar.log"
-    return path.open("ab" if path.exists() and path.stat().st_size < 1 << 20 else "wb")
-
-
-def _wait(settings: Settings, starter: subprocess.Popen[bytes]) -> Whereabouts:
+def _wait(settings: Settings) -> Whereabouts:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         found = running(settings)
         if found is not None:
             return found
-        if starter.poll() is not None and not is_held(settings.lock_path):
-            break
         time.sleep(0.02)
     raise SidecarError(0, f"the sidecar did not start: see {settings.runtime_dir / 'sidecar.log'}")

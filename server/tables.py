@@ -11,12 +11,15 @@ from rich.table import Table
 
 from daf.sizes import format_bytes
 
+WIDE = 240
 STATE_STYLES = {"live": "green", "finished": "dim", "crashed": "bold red", "unreadable": "yellow"}
 OUTCOME_STYLES = {"applied": "green", "pending": "yellow", "refused": "bold red", "preview": "cyan"}
 
 
 def show(table: Table, empty: str = "Nothing to show.") -> None:
-    console = Console(soft_wrap=False)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)  # a pipe has no width: nothing is cut off
     console.print(table if table.row_count else empty)
 
 
@@ -24,7 +27,7 @@ def make_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         name = column.removeprefix(">")
-        table.add_column(name, justify="right" if column.startswith(">") else "left", no_wrap=True)
+        table.add_column(name, justify="right" if column.startswith(">") else "left", no_wrap=bool(name))
     return table
 
 

@@ -110,9 +110,12 @@ def test_a_sidecar_that_nobody_needs_ends_and_leaves_nothing() -> None:
     assert left <= {"sidecar.lock", "sidecar.token"}
 
 
-def test_a_killed_run_is_seen_as_crashed_and_a_finished_one_as_finished() -> None:
+def test_a_killed_run_is_seen_as_crashed_and_its_figures_stay() -> None:
     with sidecar_process() as (_sidecar, client), arena_process() as child:
-        member = wait_for(lambda: client.processes(process=child.pid)["processes"][0] if live_pids(client) else None)
+        wait_for(lambda: child.pid in live_pids(client))
+        member = client.processes(process=child.pid)["processes"][0]
+        values = {"process": member["id"]}
+        wait_for(lambda: client.get("/v1/stats", **values)["processes"][0]["values"]["steps_total"])
         child.kill()
         child.wait()
         state = wait_for(lambda: (s := client.processes(process=member["id"])["processes"][0]["state"]) != "live" and s)
