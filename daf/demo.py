@@ -42,7 +42,7 @@ def demo(steps: int, bits: str) -> None:
     console = Console()
     address = ensure_running()
     client = Client(address)
-    console.print(f"Live page: {address}   metrics: {address}/metrics", soft_wrap=True, highlight=False)
+    console.print(f"Live page: {client.page_link()}\nMetrics: {address}/metrics", soft_wrap=True, highlight=False)
     with _progress(console) as progress:
         plain = train("plain", steps, {}, progress, extra=["--count-saved"])
         budget = plain.peak_bytes

@@ -75,10 +75,10 @@ def call(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, i
 
 
 def _announce_sidecar() -> None:
-    from daf.server import ensure_running
+    from daf.server import Client, ensure_running
 
     try:
-        address = ensure_running()
+        address = Client(ensure_running()).page_link()
     except Exception as error:  # the run matters more than its page
         click.echo(f"daf: no sidecar: {error}", err=True)
     else:

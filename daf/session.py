@@ -92,6 +92,16 @@ class Session:
         self.engine = Engine(self.arena, bits=config.bits, floor=config.floor)
         self.engine.install()
         atexit.register(self.close)
+        if config.sidecar != "off":
+            self._start_sidecar()
+
+    def _start_sidecar(self) -> None:
+        from daf.server import start_beside
+
+        try:
+            start_beside(self.config.sidecar)
+        except Exception as error:  # the run matters more than its page
+            warnings.warn(f"DAF has no sidecar: {error}", RuntimeWarning, stacklevel=2)
 
     def _stop(self) -> None:
         if self._owner_pid != os.getpid():  # a forked child leaves its parent's session alone

@@ -1,6 +1,7 @@
 """The sidecar: reads stats pages, writes commands; REST, events, Prometheus. Never imports torch.
 
-Others use `ensure_running()` (start one, or find the one that runs) and `Client` (talk to it).
+Others use `ensure_running()` (start one, or find the one that runs), `start_beside()` (the same, without waiting) and
+`Client` (talk to it).
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daf.server.client import Client, SidecarError
-    from daf.server.launch import ensure_running
+    from daf.server.launch import ensure_running, start_beside
 
-__all__ = ["Client", "SidecarError", "ensure_running"]
+__all__ = ["Client", "SidecarError", "ensure_running", "start_beside"]
 
-_LAZY = {"Client": "daf.server.client", "SidecarError": "daf.server.client", "ensure_running": "daf.server.launch"}
+_LAZY = {
+    "Client": "daf.server.client",
+    "SidecarError": "daf.server.client",
+    "ensure_running": "daf.server.launch",
+    "start_beside": "daf.server.launch",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -88,9 +88,15 @@ def would_do(budget: int | str, readings: list[tuple[Member, Reading]]) -> list[
     for member, reading in readings:
         num_bytes = wanted_bytes(budget, reading)
         answer = Change(member, reading, num_bytes, 0, time.monotonic()).answer("preview", reading)
-        answer.preview = preview(reading.values, reading.slots, num_bytes)
+        answer.preview = preview(reading.values, reading.slots, num_bytes, _recent_peak(member, reading.time))
         answers.append(answer)
     return answers
+
+
+def _recent_peak(member: Member, now: float) -> int:
+    """Return the most that was resident in the last half minute's samples."""
+    found = member.history.series(now, 30, 30) if member.history else None
+    return int(max(found.columns.get("resident_bytes", ()), default=0)) if found else 0
 
 
 async def set_budget(

@@ -1,4 +1,4 @@
-"""Starting a sidecar from a program: in a process of its own that outlives its starter, or in a thread for tests."""
+"""Starting a sidecar from a program, in a process of its own that outlives its starter."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def ensure_running(
         _spawn(settings, idle_exit_seconds)
         found = _wait(settings)
     return found.address
+
+
+def start_beside(where: str) -> None:
+    """See to it that a sidecar comes up beside this process, without waiting for it: `on`, or `host:port`."""
+    host, _, port = where.rpartition(":")
+    settings = Settings(make_runtime_dir(), host or DEFAULT_HOST, int(port) if host else DEFAULT_PORT)
+    if not is_held(settings.lock_path):
+        _spawn(settings, IDLE_EXIT_SECONDS)
 
 
 def running(settings: Settings) -> Whereabouts | None:

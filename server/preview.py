@@ -16,9 +16,13 @@ from daf.server.models import Preview, SlotPreview
 FLOOR_BITS = 1
 
 
-def preview(values: Mapping[str, float], slots: Sequence[Any], budget_bytes: int) -> Preview:
-    """Return what bringing the arena to `budget_bytes` would drop now: first what is only cached, then planes."""
-    excess = max(0, int(values.get("resident_bytes", 0)) - budget_bytes)
+def preview(values: Mapping[str, float], slots: Sequence[Any], budget_bytes: int, peak_bytes: int = 0) -> Preview:
+    """Return what a budget of `budget_bytes` would drop: first what is only cached, then planes.
+
+    Memory breathes with every step. `peak_bytes` is the most that was resident of late: it is that, not what one moment
+    shows, which has to fit.
+    """
+    excess = max(0, max(peak_bytes, int(values.get("resident_bytes", 0))) - budget_bytes)
     cached = min(excess, int(values.get("cached_bytes", 0)))
     changed = _evict(slots, excess - cached)
     evicted = sum(slot.freed_bytes for slot in changed)

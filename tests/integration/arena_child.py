@@ -21,8 +21,8 @@ def main(budget_bytes: int = 64 << 20, num_slots: int = 20, step_seconds: float 
     specs = [arena.stash_spec(layout, [1e9] + [random.random() / 4**b for b in range(4)]) for _ in range(num_slots)]
     for slot_id in range(num_slots):
         arena.slot(
-            slot_id, name=f"layer.{slot_id}", op="linear", codec="meansplit", bits=NUM_PLANES, raw_bytes=PLANE_BYTES * 32,
-            stored_bytes=sum(layout), importance=random.random(), fidelity=0.9,
+            slot_id, name=f"layer.{slot_id}", op="linear", codec="meansplit", bits=NUM_PLANES,
+            raw_bytes=PLANE_BYTES * 32, stored_bytes=sum(layout), importance=random.random(), fidelity=0.9,
         )  # fmt: skip
     print("ready", flush=True)
     while True:

@@ -28,15 +28,20 @@ def test_torch_s_own_memory_viewer_accepts_the_snapshot(
     page.all_events = [FakeEvent(1, kind="oom")]
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(running.get("/v1/snapshot").content)
-    viewer = [sys.executable, "-m", "torch.cuda._memory_viz"]
-    for command in ("stats", "trace"):
-        done = subprocess.run([*viewer, command, str(path)], capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
+    script = """
+import runpy, sys
+path, folder = sys.argv[1:]
+plots = ["trace_plot", "-o", folder + "/t.html"], ["segment_plot", "-o", folder + "/s.html"]
+for command, *options in (["stats"], ["trace"], *plots):
+    sys.argv = ["_memory_viz", command, path, *options]
+    runpy.run_module("torch.cuda._memory_viz", run_name="__main__")
+"""
+    command = [sys.executable, "-c", script, str(path), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
     assert "OutOfMemoryError" in done.stdout
-    for command in ("trace_plot", "segment_plot"):
-        output = tmp_path / f"{command}.html"
-        subprocess.run([*viewer, command, str(path), "-o", str(output)], check=True, timeout=120, capture_output=True)
-        assert "snapshot.pickle" in output.read_text()
+    for name in ("t.html", "s.html"):
+        assert "snapshot.pickle" in (tmp_path / name).read_text()
 
 
 def test_the_trace_has_counters_and_a_mark_for_each_eviction(running: Running, pages: FakePages) -> None:
