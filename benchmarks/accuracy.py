@@ -1,0 +1,176 @@
+"""How well training ends under DAF: the final metric of plain and of DAF at several ratios, over seeds.
+
+Each run is a process of its own with one thread; as many run at once as there are cores. A seed decides weights, order
+of the data and dropout, so the runs of one seed differ by the method alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+
+METHODS = "plain,daf-4,daf-2,daf-auto-16x,daf-auto-20x,daf-auto-24x,daf-auto-32x"
+COLUMNS = {
+    "method": str,
+    "metric": str,
+    "mean": lambda value: f"{value:.3f}",
+    "spread": lambda value: f"±{value:.3f}",
+    "loss_against_plain": lambda value: f"{value:+.3f}",
+    "saved_ratio": lambda value: f"{value:.1f}x",
+    "seconds": lambda value: f"{value:.0f}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training to its end."""
+
+    task: str
+    method: str
+    seed: int
+    data: str
+    is_quick: bool = False
+
+
+def train(run: Run) -> dict[str, Any]:
+    """Train as `run` says; return the metric and what was saved, as a ratio to plain."""
+    import torch
+
+    from benchmarks import methods
+    from benchmarks.data import DataFolder
+    from benchmarks.peers.method import Method
+    from benchmarks.tasks import TASKS
+    from benchmarks.worker import Job
+
+    task = TASKS[run.task](DataFolder(run.data), run.seed, is_quick=run.is_quick)
+    plain_saved_bytes = Method(task.recipe.build()).saved_bytes(task.recipe.make_batch(0))
+    job = Job(model=run.task, method=run.method, plain_saved_bytes=plain_saved_bytes)
+    session = methods.open_session(job, 0)
+    workload = task.recipe.build()
+    method = methods.make(run.method, workload, session)
+    optimizer = task.optimizer(list(workload.trainable()))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / task.num_steps))
+    began = time.perf_counter()
+    for step in range(task.num_steps):
+        optimizer.zero_grad(set_to_none=True)
+        method.forward(workload.make_batch(step)).backward()
+        optimizer.step()
+        schedule.step()
+        method.step_ended()
+    seconds = time.perf_counter() - began
+    saved_bytes = method.saved_bytes(workload.make_batch(0))
+    workload.model.eval()
+    with torch.no_grad():
+        metric = task.evaluate(workload.model)
+    return {
+        "metric": metric,
+        "name": task.metric,
+        "is_better": task.is_better,
+        "saved_ratio": plain_saved_bytes / max(saved_bytes, 1),
+        "seconds": seconds,
+    }
+
+
+def _rate(progress: float) -> float:
+    """Warm up over the first tenth, then fall to zero along a cosine."""
+    return progress / 0.1 if progress < 0.1 else 0.5 * (1 + math.cos(math.pi * (progress - 0.1) / 0.9))
+
+
+def run_in_process(run: Run) -> dict[str, Any]:
+    """Train in a process of its own; return its result, or what went wrong."""
+    command = [sys.executable, "-m", "benchmarks.accuracy", "--run", json.dumps(asdict(run))]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    name = f"{run.task} {run.method} seed {run.seed}"
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        print(f"  {name}: {last}", file=sys.stderr, flush=True)
+        return {"error": last}
+    result = json.loads(done.stdout.splitlines()[-1])
+    print(f"  {name}: {result['metric']:.3f} in {result['seconds']:.0f} s", file=sys.stderr, flush=True)
+    return result
+
+
+def summary(task: str, method: str, results: list[dict[str, Any]], plain_mean: float | None) -> report.Row:
+    """Return the row of one method over its seeds. A positive loss against plain means worse than plain."""
+    failed = [result["error"] for result in results if "error" in result]
+    if failed:
+        return {"task": task, "method": method, "error": failed[0]}
+    values = [result["metric"] for result in results]
+    mean = statistics.mean(values)
+    sign = results[0]["is_better"]
+    return {
+        "task": task,
+        "method": method,
+        "metric": results[0]["name"],
+        "mean": mean,
+        "spread": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "loss_against_plain": sign * (plain_mean - mean) if plain_mean is not None else 0.0,
+        "saved_ratio": statistics.mean(result["saved_ratio"] for result in results),
+        "seconds": statistics.median(result["seconds"] for result in results),
+        "values": values,
+    }
+
+
+def measure(task: str, methods: list[str], seeds: int, *, data: str, is_quick: bool, jobs: int) -> list[report.Row]:
+    """Return a row for each method; the first is what the others are compared with."""
+    with ThreadPoolExecutor(jobs) as pool:
+        runs = {
+            method: [pool.submit(run_in_process, Run(task, method, seed, data, is_quick)) for seed in range(seeds)]
+            for method in methods
+        }
+    rows: list[report.Row] = []
+    for method, futures in runs.items():
+        plain_mean = rows[0].get("mean") if rows else None
+        rows.append(summary(task, method, [future.result() for future in futures], plain_mean))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
+    parser.add_argument("--task", choices=["cifar10", "sst2", "stsb", "charlm", "e2e"], default="charlm")
+    parser.add_argument(
+        "--methods", default=METHODS, help="the first is what others are compared with; default: %(default)s"
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--quick", action="store_true", help="a fraction of the steps: shows that it learns, not how well"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at once, one thread each")
+    parser.add_argument("--data", default="../shared/data", help="folder of the data sets; default: %(default)s")
+    parser.add_argument("--json", help="write the rows to this file")
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        print(json.dumps(train(Run(**json.loads(arguments.run)))))
+        return
+    if not Path(arguments.data).is_dir():
+        parser.error(f"{arguments.data} is no folder: --data names the one with the data sets (see benchmarks/data.py)")
+    rows = measure(
+        arguments.task,
+        arguments.methods.split(","),
+        arguments.seeds,
+        data=arguments.data,
+        is_quick=arguments.quick,
+        jobs=arguments.jobs,
+    )
+    print(f"\n{arguments.task}, {arguments.seeds} seeds\n" + report.format_table(rows, COLUMNS))
+    if arguments.json:
+        report.write_json(arguments.json, rows)
+
+
+if __name__ == "__main__":
+    main()
