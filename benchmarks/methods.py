@@ -7,10 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
 from benchmarks.peers.division import Division
 from benchmarks.peers.gact import Gact
 from benchmarks.peers.hooks import HookMethod
-from benchmarks.peers.method import Checkpoint, Method
+from benchmarks.peers.method import Checkpoint, Method, StorageMeter
 from benchmarks.worker import Job
 from benchmarks.workload import Batch, Workload
 
@@ -63,13 +66,24 @@ class Daf(Method):
         return _Removed(self.session.engine)
 
     def saved_bytes(self, batch: Batch) -> int:
-        before = self.session.stats()
-        loss = self.forward(batch)
-        after = self.session.stats()
+        # Counted apart from the engine's own books: what it passes through by the storages it was shown, as for the
+        # peers; what it encodes by the pages that the arena then holds.
+        from daf.quant.handles import Kept
+
+        engine, meter = self.session.engine, StorageMeter(self.workload.model)
+
+        def pack(tensor: Tensor) -> Any:
+            handle = engine.pack(tensor)
+            if isinstance(handle, Kept):
+                meter.add(tensor)
+            return handle
+
+        before_bytes = self.session.stats()["plane_bytes"]
+        with saved_tensors_hooks(pack, engine.unpack):
+            loss = self.forward(batch)
+        plane_bytes = self.session.stats()["plane_bytes"] - before_bytes
         del loss
-        return int(
-            after["plane_bytes"] - before["plane_bytes"] + after.get("passed_bytes", 0) - before.get("passed_bytes", 0)
-        )
+        return int(plane_bytes) + meter.total_bytes
 
     def stats(self) -> dict[str, Any]:
         return dict(self.session.stats())
