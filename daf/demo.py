@@ -33,7 +33,7 @@ class Outcome:
 
 
 @click.command()
-@click.option("--steps", default=100, show_default=True, help="Training steps of each of the two runs.")
+@click.option("--steps", default=80, show_default=True, help="Training steps of each of the two runs.")
 @click.option("--bits", default="auto", show_default=True, help="Width of saved activations under DAF.")
 def demo(steps: int, bits: str) -> None:
     """Train a small GPT on the standard library's sources, plain and under DAF, and compare the two."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from daf.config import Config
 from daf.session import Session
 
 
@@ -19,7 +20,7 @@ def transformers_callback(**settings: object) -> Any:
 
     class DafCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         def __init__(self) -> None:
-            self.session = Session(**settings)
+            self.session = Session(Config.read(settings))
 
         def on_train_begin(self, *_args: Any, **_kwargs: Any) -> None:
             self.session.start()
@@ -36,7 +37,7 @@ def lightning_callback(**settings: object) -> Any:
 
     class DafCallback(Callback):  # type: ignore[misc, unused-ignore]
         def __init__(self) -> None:
-            self.session = Session(**settings)
+            self.session = Session(Config.read(settings))
 
         def on_fit_start(self, *_args: Any, **_kwargs: Any) -> None:
             self.session.start()

@@ -27,7 +27,8 @@ def print_summary(pid: int) -> None:
     lines = [
         f"budget {format_bytes(values['budget_bytes'])}, peak resident {format_bytes(peak)}",
         f"saved activations: {format_bytes(raw)} held in at most {format_bytes(values['peak_plane_bytes'])}",
-        f"{values['steps_total']:.0f} steps, {values['evictions_total']:.0f} evictions, {values['oom_total']:.0f} out of memory",
+        f"{values['steps_total']:.0f} steps, {values['evictions_total']:.0f} evictions, "
+        f"{values['oom_total']:.0f} out of memory",
     ]
     for line in lines:
         click.echo(f"daf: {line}", err=True)
