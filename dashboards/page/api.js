@@ -118,12 +118,20 @@ export class Sidecar {
   }
 }
 
-/** The same answers out of a report's own data; nothing moves and nothing can be changed. */
+/** The same answers out of a report's own document (/v1/report); nothing moves and nothing can be changed. */
 export class Recording {
-  constructor(answers) {
+  constructor({ process, stats, history, slots, widths, map, events }) {
     this.isLive = false;
     this.canChange = false;
-    this.answers = answers;
+    this.answers = {
+      "v1/processes": { processes: [process] },
+      "v1/stats": { processes: [stats] },
+      "v1/history": history,
+      "v1/slots": { slots, time: stats.time },
+      "v1/widths": widths,
+      "v1/map": { map },
+      "v1/events": { events },
+    };
   }
 
   async login() {}

@@ -1,21 +1,21 @@
-// The map of the arena: what occupies it, cell by cell, in address order.
+// The map of the arena: what its addresses hold, cell by cell, lowest address first.
 
-import { Canvas, pixel } from "./canvas.js";
-import { bytes, el, percent, themed } from "./format.js";
+import { Canvas } from "./canvas.js";
+import { bytes, el, labelFont, percent, say, themed } from "./format.js";
 
 const KINDS = [
   { kind: "tensor", label: "tensors", color: "--tensor" },
   { kind: "plane", label: "planes", color: "--plane-2" },
-  { kind: "free", label: "free", color: "--cached" },
+  { kind: "cached", label: "free, kept", color: "--cached" },
   { kind: "decommitted", label: "given back", color: "--hollow" },
 ];
+const ZONE_NAMES = { tensor: "tensor zone", plane: "plane zone" };
 
 export class ArenaMap extends Canvas {
   constructor(box, legend) {
     super(box, "Map of the arena");
-    this.legend = legend;
     this.zones = [];
-    this.labels = KINDS.map(({ kind, label, color }) => {
+    this.readings = KINDS.map(({ kind, label, color }) => {
       const node = el("b");
       legend.append(el("li", {}, el("i", { class: "swatch", style: `--swatch: var(${color})`, "aria-hidden": "true" }), `${label} `, node));
       return { kind, label, node };
@@ -26,14 +26,14 @@ export class ArenaMap extends Canvas {
     this.update({ zones: [] });
   }
 
-  /** Take over the map of /v1/map: zones, each with cells named by what they hold. */
-  update(map) {
-    this.zones = zonesOf(map);
-    const total = new Map();
-    for (const zone of this.zones) for (const cell of zone.cells) total.set(cell, (total.get(cell) ?? 0) + zone.cellBytes);
-    const all = [...total.values()].reduce((a, b) => a + b, 0);
-    for (const { kind, node } of this.labels) node.textContent = bytes(total.get(kind) ?? 0);
-    this.describe(`Map of the arena: ${this.labels.map(({ kind, label }) => `${label} ${percent((total.get(kind) ?? 0) / (all || 1))}`).join(", ")}`);
+  /** Take over the map of /v1/map: zones of equal cells, of each the share that is in use and the share that is only kept. */
+  update({ zones }) {
+    this.zones = zones.filter((zone) => zone.live.length);
+    const total = totals(this.zones);
+    const all = Object.values(total).reduce((a, b) => a + b, 0) || 1;
+    for (const { kind, node } of this.readings) say(node, bytes(total[kind]));
+    const parts = this.readings.map(({ kind, label }) => `${label} ${percent(total[kind] / all)}`);
+    this.describe(`Map of the arena: ${parts.join(", ")}`);
     this.redraw();
   }
 
@@ -44,32 +44,52 @@ export class ArenaMap extends Canvas {
   draw(context, width, height) {
     context.fillStyle = themed("--panel");
     context.fillRect(0, 0, width, height);
-    const cells = this.zones.flatMap((zone) => zone.cells);
-    if (!cells.length) return;
-    const size = Math.max(2, Math.floor(Math.sqrt((width * height) / cells.length)));
-    const columns = Math.max(1, Math.floor(width / size));
-    const rows = Math.ceil(cells.length / columns);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(image(cells, columns, rows), 0, 0, columns * size, rows * size);
-    if (size >= 5) drawGrid(context, columns, rows, size);
+    if (!this.zones.length) return;
+    const { font, pixels } = labelFont();
+    const size = this.cellSize(width, height, 1.5 * pixels);
+    const columns = Math.floor(width / size);
+    let top = 0;
+    for (const zone of this.zones) {
+      Object.assign(context, { font, fillStyle: themed("--soft"), textBaseline: "top" });
+      context.fillText(`${ZONE_NAMES[zone.name] ?? zone.name}: a cell is ${bytes(zone.cell_bytes)}`, 0, top);
+      top += 1.4 * pixels;
+      drawZone(context, zone, { top, size, columns });
+      top += Math.ceil(zone.live.length / columns) * size + 0.5 * pixels;
+    }
+  }
+
+  /** The largest cells with which all zones and their labels fit. */
+  cellSize(width, height, labelHeight) {
+    for (let size = 22; size > 3; size -= 1) {
+      const columns = Math.floor(width / size);
+      const rows = this.zones.reduce((sum, zone) => sum + Math.ceil(zone.live.length / columns), 0);
+      if (rows * size + this.zones.length * 1.3 * labelHeight <= height) return size;
+    }
+    return 3;
   }
 }
 
-function zonesOf(map) {
-  return (map.zones ?? []).map((zone) => ({ cells: zone.cells, cellBytes: zone.cell_bytes }));
+function totals(zones) {
+  const total = { tensor: 0, plane: 0, cached: 0, decommitted: 0 };
+  for (const { name, cell_bytes: size, live, cached } of zones) {
+    live.forEach((share, i) => {
+      total[name] += share * size;
+      total.cached += cached[i] * size;
+      total.decommitted += Math.max(0, 1 - share - cached[i]) * size;
+    });
+  }
+  return total;
 }
 
-function image(cells, columns, rows) {
-  const words = new Map(KINDS.map(({ kind, color }) => [kind, pixel(themed(color))]));
-  const data = new Uint32Array(columns * rows).fill(pixel(themed("--panel")));
-  cells.forEach((cell, i) => { data[i] = words.get(cell) ?? data[i]; });
-  const canvas = new OffscreenCanvas(columns, rows);
-  canvas.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(data.buffer), columns, rows), 0, 0);
-  return canvas;
-}
-
-function drawGrid(context, columns, rows, size) {
-  context.fillStyle = themed("--panel");
-  for (let x = 1; x < columns; x += 1) context.fillRect(x * size - 1, 0, 1, rows * size);
-  for (let y = 1; y < rows; y += 1) context.fillRect(0, y * size - 1, columns * size, 1);
+/** Each cell is a small glass: in use at the bottom, free but kept above it, the rest given back. */
+function drawZone(context, zone, { top, size, columns }) {
+  const inner = size > 4 ? size - 1 : size;
+  const parts = [["--hollow", () => 1], ["--cached", (i) => zone.live[i] + zone.cached[i]], [zone.name === "plane" ? "--plane-2" : "--tensor", (i) => zone.live[i]]];
+  for (const [color, share] of parts) {
+    context.fillStyle = themed(color);
+    for (let i = 0; i < zone.live.length; i += 1) {
+      const tall = Math.min(1, share(i)) * inner;
+      if (tall > 0) context.fillRect((i % columns) * size, top + Math.floor(i / columns) * size + inner - tall, inner, tall);
+    }
+  }
 }

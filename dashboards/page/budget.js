@@ -35,9 +35,10 @@ export class BudgetControl {
   /** New figures came: the control shows them unless somebody is just entering something else. */
   follow(figures) {
     this.figures = figures;
-    const { budget_bytes: budget = 0, least_bytes: least = 0, resident_bytes: resident = 0 } = figures.values;
-    this.least = least;
-    this.most = Math.max(figures.values.initial_budget_bytes ?? 0, budget, resident) * 1.5;
+    const { budget_bytes: budget = 0, held_bytes: held = 0, last_step_held_bytes: lastStep = 0, peak_resident_bytes: peak = 0 } = figures.values;
+    this.least = Math.min(Math.max(lastStep, held), budget);
+    this.most = 1.5 * Math.max(this.highest ?? 0, budget, peak);
+    this.highest = Math.max(this.highest ?? 0, budget);
     say(byId("budget-least"), `least ${bytes(this.least)}`);
     say(byId("budget-most"), bytes(this.most));
     if (!this.isEditing && budget > 0) this.place(budget);
@@ -58,6 +59,7 @@ export class BudgetControl {
   }
 
   choose(process, numRanks) {
+    if (this.process?.id !== process?.id) this.highest = 0;
     this.process = process;
     byId("budget-all-row").hidden = numRanks < 2;
     if (numRanks < 2) this.all.checked = false;

@@ -20,7 +20,7 @@ export class EventList {
   add(type, event) {
     const kind = kindOf(type, event);
     if (QUIET.has(kind)) return;
-    const size = event.bytes ?? event.num_bytes ?? 0;
+    const size = event.num_bytes ?? 0;
     if (this.newest?.kind === kind && kind === "evict" && event.time - this.newest.time < MERGE_SECONDS) {
       this.newest.count += 1;
       this.newest.bytes += size;
@@ -45,7 +45,7 @@ function line(kind, event, merged) {
 }
 
 function textOf(kind, event, merged) {
-  if (kind === "evict") return `${count(merged.count)} plane${merged.count > 1 ? "s" : ""}, ${bytes(merged.bytes)} freed${event.reason ? ` (${event.reason})` : ""}`;
+  if (kind === "evict") return `${count(merged.count)} plane${merged.count > 1 ? "s" : ""}, ${bytes(merged.bytes)} freed${event.text ? ` (${event.text})` : ""}`;
   if (kind === "budget") return `${bytes(event.before_bytes)} → ${bytes(event.budget_bytes)}: ${event.state}${event.reason ? `, ${event.reason}` : ""}`;
   if (kind === "lost") return `${count(event.count)} events came too fast to be kept`;
   const size = merged.bytes ? bytes(merged.bytes) : "";

@@ -61,19 +61,18 @@ class SyntheticPage:
     def values_at(self, now: float) -> dict[str, float]:
         age = now - self.started_at
         wave = 0.5 + 0.5 * math.sin(age / 3)
-        planes = {f"plane_bytes_bit_{k}": int((18 - 3 * k) * MIB * wave) for k in range(5)}
+        planes = {f"plane_{k}_bytes": int((18 - 3 * k) * MIB * wave) for k in range(5)}
         tensors, cached = int((210 + 20 * math.sin(age / 7)) * MIB), int(30 * MIB * (1 - wave))
         total = sum(planes.values())
         return {
             "budget_bytes": self.budget_bytes,
-            "initial_budget_bytes": 512 * MIB,
             "resident_bytes": tensors + total + cached,
             "tensor_bytes": tensors,
             "plane_bytes": total,
             "cached_bytes": cached,
             "saved_raw_bytes": int(total * 9.7),
             "outside_bytes": 300 * MIB,
-            "least_bytes": 230 * MIB,
+            "held_bytes": 230 * MIB,
             "fragmentation_ratio": 0.04 + 0.03 * wave,
             "evictions_total": int(age / 20) * 7,
             "oom_total": 0,
@@ -99,10 +98,14 @@ class SyntheticPage:
     def events(self, _since_id: int) -> tuple[list[Any], int]:
         return [], 0
 
-    def map(self) -> Any:
-        kinds = ("tensor", "tensor", "plane", "plane", "free", "decommitted")
-        cells = [kinds[(i // 37 + i // 5) % 6] for i in range(2048)]
-        return {"zones": [{"name": "tensor", "cell_bytes": MIB // 4, "cells": cells}]}
+    def map(self) -> list[Any]:
+        def cell(zone: str, i: int) -> Any:
+            live = (i // 37 % 4) / 3
+            return SimpleNamespace(
+                zone=zone, num_bytes=MIB // 4, live=live, cached=(1 - live) / 2, decommitted=(1 - live) / 2
+            )
+
+        return [cell("tensor", i) for i in range(512)] + [cell("plane", i) for i in range(300)]
 
     def request_budget(self, num_bytes: int) -> int:
         self.budget_bytes = num_bytes
