@@ -41,7 +41,7 @@ demo: setup ## train a small GPT, plain and under DAF, with the live page; print
 	@$(BIN)/python -m daf.demo
 
 test: setup ## run the tests
-	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS)
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup
 
 check: setup ## ruff, mypy strict, clang-format and the house rules
 	@scripts/check

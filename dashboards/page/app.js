@@ -108,8 +108,9 @@ class Page {
     const query = { process: id };
     const [stats, history] = await Promise.all([this.source.get("v1/stats", query), this.source.get("v1/history", { ...query, seconds: this.history.seconds, points: POINTS })]);
     if (id !== this.chosen) return undefined;
-    this.note(stats.processes);
+    this.history = new History(this.history.seconds);
     this.history.load(history);
+    this.note(stats.processes);
     this.render();
     for (const part of [() => this.fetchSlots(), () => this.loadEvents(id), () => this.loadWidths(id)]) await part().catch(() => {});
     return undefined;

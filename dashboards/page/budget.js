@@ -1,6 +1,6 @@
 // The budget: a slider and a field that follow each other, what a change would cost, and what became of it.
 
-import { bits, byId, bytes, count, el, say, typedBytes } from "./format.js";
+import { bits, byId, bytes, count, el, isSize, say, typedBytes } from "./format.js";
 
 const PREVIEW_DELAY_MS = 250;
 const SHOWN_SLOTS = 5;
@@ -99,17 +99,23 @@ export class BudgetControl {
 
   async preview() {
     const asked = this.text.value;
+    if (!isSize(asked)) return this.objectTo(`“${asked}” is not a size. Write it as 1.5GiB, 800MB or 50%.`);
     try {
       const answer = await this.source.put("v1/budget", { ...this.selectionOf(this.all.checked), dry_run: true }, { budget: asked });
-      if (asked !== this.text.value || !this.isEditing) return; // a newer question is on its way
+      if (asked !== this.text.value || !this.isEditing) return undefined; // a newer question is on its way
       const { outcomes } = answer;
       if (document.activeElement !== this.slider) this.placeSlider(outcomes[0].budget_bytes);
       byId("preview").replaceChildren(...outcomes.flatMap((outcome) => explain(outcome, outcomes.length > 1)));
       this.apply.disabled = false;
     } catch (problem) {
-      byId("preview").replaceChildren(el("p", { class: "refused" }, problem.message));
-      this.apply.disabled = true;
+      this.objectTo(problem.message);
     }
+    return undefined;
+  }
+
+  objectTo(text) {
+    byId("preview").replaceChildren(el("p", { class: "refused" }, text));
+    this.apply.disabled = true;
   }
 
   async send() {

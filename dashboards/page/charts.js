@@ -132,6 +132,7 @@ export class MemoryChart extends TimeChart {
   }
 
   show(history) {
+    if (this.history !== history) this.hideWhatDwarfs(history);
     this.history = history;
     this.known = layersOf(history);
     this.layers = this.known.filter((layer) => !this.hidden.has(layer.field));
@@ -144,6 +145,12 @@ export class MemoryChart extends TimeChart {
       this.build(this.options(), data);
     }
     this.readOut(this.plot.cursor.idx ?? null);
+  }
+
+  /** What lies outside DAF starts hidden where it would make all the rest a thin line; the legend brings it back. */
+  hideWhatDwarfs(history) {
+    const highest = (field) => history.values(field).reduce((a, b) => Math.max(a, b), 0);
+    if (highest("outside_bytes") > 2 * Math.max(highest("resident_bytes"), highest("budget_bytes"))) this.hidden.add("outside_bytes");
   }
 
   /** Rebuild with the colours of the theme in force. */

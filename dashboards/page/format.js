@@ -20,6 +20,11 @@ export function typedBytes(value) {
   return bytes(value).replace(" ", "");
 }
 
+/** Whether `text` is a size as the sidecar takes it: 1.5GiB, 800 MB, 50%, or plain bytes. */
+export function isSize(text) {
+  return /^\s*(\d{1,18}(\.\d{0,6})?|\.\d{1,6})\s*(%|[kmgt]?i?b?)\s*$/i.test(text) && !/\d\s*i/i.test(text);
+}
+
 export function seconds(value) {
   if (!Number.isFinite(value) || value <= 0) return "–";
   if (value < 0.0995) return `${(value * 1e3).toFixed(value < 0.00995 ? 1 : 0)} ms`;

@@ -76,23 +76,24 @@ const STALLED_STEPS = 8;
 const STALLED_LEAST_SECONDS = 15;
 const HEARTBEAT_LOST_SECONDS = 5;
 
-/** Watches the step counter: a live process whose steps stand still is stalled. */
+/** Watches whether a live process gets on: one whose steps and stashes stand still is stalled. */
 export class Progress {
   constructor() {
-    this.steps = -1;
+    this.done = -1;
     this.since = 0;
   }
 
   /** Return "starting", "training" or "stalled" for a live process with these figures. */
   judge(figures) {
-    const { steps_total: steps = 0, step_seconds: step = 0 } = figures.values;
-    if (steps !== this.steps) {
-      this.steps = steps;
+    const { steps_total: steps = 0, reserves_total: reserves = 0, step_seconds: step = 0 } = figures.values;
+    const done = steps + reserves;
+    if (done !== this.done) {
+      this.done = done;
       this.since = figures.time;
     }
     const patience = Math.max(STALLED_LEAST_SECONDS, STALLED_STEPS * step);
     if (figures.heartbeat_age_seconds > HEARTBEAT_LOST_SECONDS) return "stalled";
-    if (steps > 0) return figures.time - this.since > patience ? "stalled" : "training";
-    return "starting";
+    if (done === 0) return "starting";
+    return figures.time - this.since > patience ? "stalled" : "training";
   }
 }
