@@ -9,23 +9,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from daf.allocator.statspage import Cell, SlotRow
 from daf.server.fleet import Member, Reading
 from daf.server.state import Sidecar
 
 MIB = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    slot_id: int
-    name: str
-    op: str
-    codec: str
-    bits: float
-    raw_bytes: int
-    stored_bytes: int
-    importance: float
-    fidelity: float
 
 
 @dataclass
@@ -83,29 +71,31 @@ class SyntheticPage:
 
     def snapshot(self) -> Any:
         now = time.time()
-        rows = [self._row(i, now) for i in range(self.num_slots)]
+        rows = [self.row(i, now) for i in range(self.num_slots)]
         return SimpleNamespace(values=self.values_at(now), slots=rows, heartbeat_age_seconds=0.02)
 
-    def _row(self, i: int, now: float) -> Row:
+    def row(self, i: int, now: float) -> SlotRow:
         bits = float(1 + (i * 7 + int(now / 10) * (i % 3 == 0)) % 5)
         raw = (1 + i % 9) * MIB
-        ops = ("addmm", "gelu", "layer_norm", "softmax")
-        name = f"transformer.h.{i // 8}.{('attn.c_attn', 'mlp.c_fc', 'mlp.act', 'ln_2')[i % 4]}"
-        return Row(
-            i, name, ops[i % 4], "meansplit", bits, raw, int(raw * bits / 30), 10.0 ** -(i % 5), 0.99 - 0.001 * (i % 40)
+        return SlotRow(
+            slot_id=i,
+            name=f"transformer.h.{i // 8}.{('attn.c_attn', 'mlp.c_fc', 'mlp.act', 'ln_2')[i % 4]}",
+            op=("addmm", "gelu", "layer_norm", "softmax")[i % 4],
+            codec="meansplit",
+            bits=bits,
+            importance=10.0 ** -(i % 5),
+            fidelity=0.99 - 0.001 * (i % 40),
+            raw_bytes=raw,
+            stored_bytes=int(raw * bits / 30),
         )
 
     def events(self, _since_id: int) -> tuple[list[Any], int]:
         return [], 0
 
-    def map(self) -> list[Any]:
-        def cell(zone: str, i: int) -> Any:
-            live = (i // 37 % 4) / 3
-            return SimpleNamespace(
-                zone=zone, num_bytes=MIB // 4, live=live, cached=(1 - live) / 2, decommitted=(1 - live) / 2
-            )
-
-        return [cell("tensor", i) for i in range(512)] + [cell("plane", i) for i in range(300)]
+    def map(self) -> list[Cell]:
+        lives = [(i // 37 % 4) / 3 for i in range(812)]
+        zones = ["tensor"] * 512 + ["plane"] * 300
+        return [Cell(z, MIB // 4, live, (1 - live) / 2, (1 - live) / 2) for z, live in zip(zones, lives, strict=True)]  # type: ignore[arg-type]
 
     def request_budget(self, num_bytes: int) -> int:
         self.budget_bytes = num_bytes
@@ -128,5 +118,5 @@ def fill_history(sidecar: Sidecar, member: Member, page: SyntheticPage, *, secon
         history.add(then, page.values_at(then))
         if i % 5 == 0:
             member.widths.add(
-                then, {row.slot_id: row.bits for row in (page._row(k, then) for k in range(page.num_slots))}
+                then, {row.slot_id: row.bits for row in (page.row(k, then) for k in range(page.num_slots))}
             )
