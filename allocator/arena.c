@@ -27,6 +27,7 @@ static void destroy(daf_arena_t *arena) {
     dafi_pages_close(arena);
     dafi_table_close(&arena->stashes);
     dafi_table_close(&arena->index_nodes);
+    dafi_spill_close(arena);
     free(arena->slots);
     pthread_mutex_destroy(&arena->lock);
     free(arena);
@@ -60,6 +61,7 @@ daf_status_t daf_arena_open(const daf_arena_config_t *config, daf_arena_t **out)
     arena->slots = calloc(DAF_MAX_SLOTS, sizeof *arena->slots);
     uint32_t page_bytes = config->page_bytes ? config->page_bytes : DAF_DEFAULT_PAGE_BYTES;
     daf_status_t status = open_zones(arena, choose_span(config, arena->backend.unit_bytes), page_bytes);
+    if (status == DAF_OK) status = dafi_spill_open(arena, config->spill_dir);
     if (status == DAF_OK && (!arena->slots || !dafi_table_open(&arena->stashes, sizeof(daf_stash_t), MAX_STASHES) ||
                              !dafi_table_open(&arena->index_nodes, sizeof(dafi_node_t), MAX_STASHES)))
         status = DAF_SYSTEM;

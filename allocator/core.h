@@ -135,7 +135,6 @@ struct daf_stash {
     uint8_t **pages;                       /* inline_pages, or from malloc */
     uint64_t age;                          /* order of reservation; 0: this record is free */
     uint64_t raw_bytes;
-    uint64_t spill_offset; /* where in the spill file, when is_spilled */
     uint32_t id, slot_id;
     uint32_t num_pages; /* of the live streams */
     uint32_t num_pins;
@@ -202,7 +201,10 @@ struct daf_arena {
     struct dafi_page *page; /* NULL: not published */
     struct daf_arena *next; /* among all open arenas, for fork; guarded by the registry's lock */
     int spill_file;         /* -1: none */
-    uint64_t spill_top;
+    uint32_t num_spill_slots, num_free_slots;
+    uint32_t *free_slots; /* a stack */
+    uint64_t free_slots_capacity;
+    uint8_t *spill_buffer; /* one page, where the backend's memory cannot be read directly */
 };
 
 static inline uint64_t dafi_plane_bytes(const daf_arena_t *arena) {
@@ -252,6 +254,7 @@ uint64_t dafi_pages_trim(daf_arena_t *arena, uint64_t max_bytes);
 uint32_t dafi_stash_num_pages(const daf_stash_t *stash, uint32_t stream);
 void dafi_stash_index(daf_arena_t *arena, daf_stash_t *stash);
 void dafi_stash_unindex(daf_arena_t *arena, daf_stash_t *stash);
+void dafi_stash_count_planes(daf_arena_t *arena, const daf_stash_t *stash, int sign);
 void dafi_stash_drop_all(daf_arena_t *arena);
 static inline daf_stash_t *dafi_stash(const daf_arena_t *arena, uint32_t id) {
     return (daf_stash_t *)dafi_table_at(&arena->stashes, id);
@@ -275,6 +278,8 @@ bool dafi_budget_settle(daf_arena_t *arena); /* true: a pending budget has just 
 void dafi_decay(daf_arena_t *arena);         /* now and then: give back what stayed cached all the time */
 
 /* spill.c */
+daf_status_t dafi_spill_open(daf_arena_t *arena, const char *folder);
+void dafi_spill_close(daf_arena_t *arena);
 bool dafi_spill_one(daf_arena_t *arena); /* false: no spill file, or nothing left to spill */
 bool dafi_spill_restore(daf_arena_t *arena, daf_stash_t *stash);
 void dafi_spill_forget(daf_arena_t *arena, daf_stash_t *stash);

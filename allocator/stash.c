@@ -67,18 +67,23 @@ static uint64_t lay_out(const daf_stash_spec_t *spec, const dafi_pages_t *zone, 
     return num_pages;
 }
 
-static void count_stash(daf_arena_t *arena, const daf_stash_t *stash, int sign) {
-    uint64_t bytes = (uint64_t)stash->num_pages << arena->pages.page_shift;
-    dafi_slot_t *slot = &arena->slots[stash->slot_id];
-    arena->num_stashes += (uint64_t)(int64_t)sign;
-    arena->raw_bytes += (uint64_t)sign * stash->raw_bytes;
-    slot->live_stashes += (uint64_t)(int64_t)sign;
-    slot->live_bytes += (uint64_t)sign * bytes;
+/* Add a stash's pages to the sums of planes in memory (`sign` 1), or take them off (-1). */
+void dafi_stash_count_planes(daf_arena_t *arena, const daf_stash_t *stash, int sign) {
+    uint64_t times = (uint64_t)(int64_t)sign; /* unsigned arithmetic wraps, so times -1 subtracts */
+    uint32_t shift = arena->pages.page_shift;
+    arena->slots[stash->slot_id].live_bytes += times * ((uint64_t)stash->num_pages << shift);
     for (uint32_t i = 0; i < stash->view.num_streams; i++) {
-        arena->stream_bytes[i] +=
-            (uint64_t)sign * ((uint64_t)dafi_stash_num_pages(stash, i) << arena->pages.page_shift);
-        arena->waste_bytes += (uint64_t)sign * stash->waste_bytes[i];
+        arena->stream_bytes[i] += times * ((uint64_t)dafi_stash_num_pages(stash, i) << shift);
+        arena->waste_bytes += times * stash->waste_bytes[i];
     }
+}
+
+static void count_stash(daf_arena_t *arena, const daf_stash_t *stash, int sign) {
+    uint64_t times = (uint64_t)(int64_t)sign;
+    arena->num_stashes += times;
+    arena->raw_bytes += times * stash->raw_bytes;
+    arena->slots[stash->slot_id].live_stashes += times;
+    if (!stash->is_spilled) dafi_stash_count_planes(arena, stash, sign);
 }
 
 static daf_stash_t *make_stash(daf_arena_t *arena, const daf_stash_spec_t *spec, uint64_t num_pages,
@@ -180,11 +185,11 @@ daf_status_t daf_stash_unpin(daf_arena_t *arena, daf_stash_t *stash) {
 static void release_locked(daf_arena_t *arena, daf_stash_t *stash) {
     uint64_t bytes = (uint64_t)stash->num_pages << arena->pages.page_shift;
     dafi_stash_unindex(arena, stash);
+    count_stash(arena, stash, -1);
     if (stash->is_spilled)
         dafi_spill_forget(arena, stash);
     else
         dafi_pages_give(arena, stash->pages, stash->num_pages);
-    count_stash(arena, stash, -1);
     arena->counts.releases++;
     if (bytes >= DAFI_LARGE_EVENT_BYTES) dafi_event(arena, DAFI_EVENT_RELEASE, stash->slot_id, bytes, 0, NULL);
     if (stash->pages != stash->inline_pages) free(stash->pages);

@@ -118,11 +118,14 @@ static void walk_stash(const daf_arena_t *arena, const daf_stash_t *stash, stash
     bool can_drop = live > stash->floor_streams;
     expect(verdict, live >= stash->floor_streams && stash->floor_streams >= 1, "a stash is below its floor");
     expect(verdict, !stash->is_indexed || stash->num_pins == 0, "a pinned stash is in the index");
-    expect(verdict, stash->is_indexed || stash->num_pins || !can_drop, "an evictable stash is not in the index");
+    expect(verdict, stash->is_indexed || stash->num_pins || !can_drop || stash->is_spilled,
+           "an evictable stash is not in the index");
     sums->count++;
     sums->raw += stash->raw_bytes;
-    for (uint32_t i = 0; i < live; i++) sums->waste += stash->waste_bytes[i];
-    for (uint32_t i = 0; i < live; i++) sums->streams[i] += (uint64_t)dafi_stash_num_pages(stash, i) << shift;
+    for (uint32_t i = 0; i < live && !stash->is_spilled; i++) {
+        sums->waste += stash->waste_bytes[i];
+        sums->streams[i] += (uint64_t)dafi_stash_num_pages(stash, i) << shift;
+    }
     if (!stash->is_spilled) sums->pages += stash->num_pages;
     if (!stash->is_indexed) return;
     sums->num_indexed++;

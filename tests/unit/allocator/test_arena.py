@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import pathlib
 import random
 from collections.abc import Iterator
 
 import pytest
 
-from daf.allocator import Arena
+from daf.allocator import Arena, Stash
 from daf.errors import DafError, DafOutOfMemoryError
 
 MIB = 1 << 20
@@ -131,8 +133,6 @@ def test_a_request_that_cannot_fit_drops_nothing_and_says_what_would(arena: Aren
 
 
 def test_blocks_are_aligned_writable_and_apart(arena: Arena) -> None:
-    import ctypes
-
     rng = random.Random(5)
     blocks = {}
     for i in range(120):
@@ -265,3 +265,54 @@ def test_a_forked_child_has_an_arena_of_its_own(arena: Arena) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert arena.stats()["tensors"] == 1
     arena.free(block)
+
+
+def test_what_is_at_its_floor_is_spilled_where_allowed_and_comes_back(tmp_path: pathlib.Path) -> None:
+    with Arena(MIB, publish=False, spill_dir=tmp_path) as arena:
+        spec = arena.stash_spec([16 * PAGE], [0])
+        stashes = []
+        for i in range(40):
+            stash = arena.reserve(spec)
+            fill(stash, i)
+            stash.unpin()
+            stashes.append(stash)
+        stats = arena.stats()
+        assert stats["spilled_bytes"] == 24 * 16 * PAGE
+        assert stats["resident_bytes"] <= MIB
+        stashes.pop(0).release()  # while it is in the file
+        assert arena.why_invalid() == ""
+        for i, stash in enumerate(stashes, start=1):
+            stash.pin()
+            assert content(stash) == bytes([i]) * 16 * PAGE
+            assert arena.why_invalid() == ""
+            stash.release()
+        assert arena.stats()["spilled_bytes"] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_planes_go_before_anything_is_spilled(tmp_path: pathlib.Path) -> None:
+    with Arena(MIB, publish=False, spill_dir=tmp_path) as arena:
+        spec = arena.stash_spec([8 * PAGE, 8 * PAGE], [0, 1])
+        stashes = [arena.reserve(spec) for _ in range(16)]
+        for stash in stashes:
+            stash.unpin()
+        arena.free(arena.alloc(MIB // 2))
+        assert arena.stats()["evictions_total"] == 16
+        assert arena.stats()["spills_total"] == 0
+        arena.free(arena.alloc(MIB // 2 + 1))
+        assert arena.stats()["spills_total"] == 1
+
+
+def fill(stash: Stash, value: int) -> None:
+    for address in page_addresses(stash):
+        ctypes.memset(address, value, PAGE)
+
+
+def content(stash: Stash) -> bytes:
+    return b"".join(ctypes.string_at(address, PAGE) for address in page_addresses(stash))
+
+
+def page_addresses(stash: Stash) -> list[int]:
+    """The pages of a stash of one stream of 16 pages, read from its view as a coder reads them."""
+    pages = ctypes.cast(stash.planes, ctypes.POINTER(ctypes.c_void_p))[0]
+    return [int(ctypes.cast(pages, ctypes.POINTER(ctypes.c_void_p))[i] or 0) for i in range(16)]
