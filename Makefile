@@ -9,7 +9,7 @@ NATIVE := $(wildcard kernels/*.c kernels/*.h kernels/build_native.py allocator/*
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench-setup demo test check bench clean
+.PHONY: help setup bench-setup demo test oracle sanitize check bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ demo: setup ## train a small GPT, plain and under DAF, with the live page; print
 
 test: setup ## run the tests
 	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup
+
+oracle: setup ## a million operations on the arena and its Python twin
+	@$(BIN)/python -m tests.oracle --operations 1000000
+
+sanitize: ## the arena under ASan, UBSan and TSan, eight threads (needs clang)
+	@scripts/sanitize
 
 check: setup ## ruff, mypy strict, clang-format and the house rules
 	@scripts/check

@@ -56,7 +56,7 @@ daf_status_t daf_arena_open(const daf_arena_config_t *config, daf_arena_t **out)
     arena->backend = config->backend ? *config->backend : *daf_backend_host();
     arena->budget_bytes = config->budget_bytes;
     arena->growth_bytes = arena->backend.unit_bytes;
-    arena->low_cached_bytes = UINT64_MAX;
+    dafi_decay_start(arena);
     arena->spill_file = -1;
     arena->slots = calloc(DAF_MAX_SLOTS, sizeof *arena->slots);
     uint32_t page_bytes = config->page_bytes ? config->page_bytes : DAF_DEFAULT_PAGE_BYTES;
@@ -210,6 +210,7 @@ void daf_arena_step(daf_arena_t *arena, double seconds) {
     arena->counts.step_seconds_total += seconds;
     arena->last_step_held_bytes = arena->step_held_bytes;
     arena->step_held_bytes = dafi_held_bytes(arena);
+    if (arena->counts.steps - arena->decay.last_step >= arena->decay.window_steps) dafi_decay(arena);
     dafi_event(arena, DAFI_EVENT_STEP, 0, arena->last_step_held_bytes, seconds, NULL);
     dafi_publish(arena);
     dafi_unlock(arena);

@@ -103,7 +103,7 @@ void dafi_note(daf_arena_t *arena) {
     peaks->raw = dafi_max(peaks->raw, arena->raw_bytes);
     peaks->held = dafi_max(peaks->held, held);
     arena->step_held_bytes = dafi_max(arena->step_held_bytes, held);
-    arena->low_cached_bytes = dafi_min(arena->low_cached_bytes, dafi_cached_bytes(arena));
+    arena->decay.low_cached_bytes = dafi_min(arena->decay.low_cached_bytes, dafi_cached_bytes(arena));
 }
 
 uint64_t dafi_least_budget(const daf_arena_t *arena, uint64_t num_bytes) {
@@ -121,15 +121,29 @@ uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_byte
     return dafi_max(num_bytes, ahead);
 }
 
+void dafi_decay_start(daf_arena_t *arena) {
+    uint64_t window = dafi_max(arena->decay.window_steps, DAFI_MIN_WINDOW_STEPS);
+    arena->decay = (dafi_decay_t){.low_cached_bytes = UINT64_MAX,
+                                  .last_step = arena->counts.steps,
+                                  .window_steps = window,
+                                  .grown_bytes = arena->counts.grown_bytes,
+                                  .grows = arena->counts.grows};
+}
+
 void dafi_decay(daf_arena_t *arena) {
-    if (arena->counts.grows == arena->grows_seen)
+    dafi_decay_t *decay = &arena->decay;
+    if (arena->counts.grows == decay->grows)
         arena->growth_bytes = dafi_max(arena->growth_bytes / 2, arena->backend.unit_bytes);
-    arena->grows_seen = arena->counts.grows;
-    uint64_t surplus = dafi_min(arena->low_cached_bytes, dafi_cached_bytes(arena));
-    arena->low_cached_bytes = UINT64_MAX;
+    uint64_t grown = arena->counts.grown_bytes - decay->grown_bytes;
+    bool was_needed = decay->trimmed_bytes && grown >= decay->trimmed_bytes / 2;
+    decay->window_steps =
+        was_needed ? dafi_min(decay->window_steps * 2, DAFI_MAX_WINDOW_STEPS) : decay->window_steps / 2;
+    uint64_t surplus = dafi_min(decay->low_cached_bytes, dafi_cached_bytes(arena)), given = 0;
+    dafi_decay_start(arena);
     if (surplus < arena->resident_bytes / 64) return; /* not worth the page faults it might cost */
-    uint64_t given = dafi_pages_trim(arena, surplus);
+    given = dafi_pages_trim(arena, surplus);
     if (given < surplus) given += dafi_tensors_trim(arena, surplus - given, 0);
+    decay->trimmed_bytes = given;
     if (given) dafi_event(arena, DAFI_EVENT_TRIM, 0, given, 0, "unused");
 }
 

@@ -26,6 +26,8 @@
 #define DAFI_BLOCK_PAGES 512u
 #define DAFI_BLOCK_WORDS 8u
 #define DAFI_INLINE_PAGES 8u
+#define DAFI_MIN_WINDOW_STEPS 4u
+#define DAFI_MAX_WINDOW_STEPS 4096u
 #define DAFI_LARGE_EVENT_BYTES (1u << 20) /* smaller requests leave no event: the ring would show nothing else */
 
 static inline uint64_t dafi_round_up(uint64_t value, uint64_t step) {
@@ -156,7 +158,7 @@ typedef struct dafi_counters {
     uint64_t allocs, frees, reserves, releases;
     uint64_t evictions[DAFI_NUM_REASONS], evicted_bytes;
     uint64_t spills, restores, spilled_bytes;
-    uint64_t oom, grows, trims, trimmed_bytes, steps;
+    uint64_t oom, grows, grown_bytes, trims, trimmed_bytes, steps;
     uint64_t lost_slots; /* rows beyond the table */
     double step_seconds, step_seconds_total;
 } dafi_counters_t;
@@ -168,6 +170,17 @@ typedef struct dafi_peaks {
 typedef struct dafi_slot {
     uint64_t live_bytes, live_stashes, evictions, evicted_bytes;
 } dafi_slot_t;
+
+/* Cached memory that no request needed for a whole window of steps is given back. Where it was needed soon after all,
+ * windows grow, so that a steady training does not pay page faults for nothing. */
+typedef struct dafi_decay {
+    uint64_t low_cached_bytes; /* least cached in this window: what nobody needed */
+    uint64_t last_step;        /* where the window began */
+    uint64_t window_steps;
+    uint64_t trimmed_bytes; /* given back at its begin */
+    uint64_t grown_bytes;   /* counts.grown_bytes at its begin */
+    uint64_t grows;         /* counts.grows at its begin */
+} dafi_decay_t;
 
 struct dafi_page;
 
@@ -189,10 +202,9 @@ struct daf_arena {
     dafi_counters_t counts;
     dafi_peaks_t peaks;
     uint64_t step_held_bytes,
-        last_step_held_bytes;  /* highest bytes that could not be dropped: this step, the one before */
-    uint64_t low_cached_bytes; /* least cached since the last look: surplus that nobody used */
-    uint64_t growth_bytes;     /* commit ahead by this much; adaptive */
-    uint64_t grows_seen;
+        last_step_held_bytes; /* highest bytes that could not be dropped: this step, the one before */
+    dafi_decay_t decay;
+    uint64_t growth_bytes;  /* commit ahead by this much; adaptive */
     uint64_t pending_bytes; /* a budget still to be reached; 0: none */
     daf_reclaim_fn reclaim;
     void *reclaim_context;
@@ -275,7 +287,8 @@ uint64_t dafi_least_budget(const daf_arena_t *arena, uint64_t num_bytes);
 uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_bytes);
 void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome);
 bool dafi_budget_settle(daf_arena_t *arena); /* true: a pending budget has just been reached */
-void dafi_decay(daf_arena_t *arena);         /* now and then: give back what stayed cached all the time */
+void dafi_decay_start(daf_arena_t *arena);
+void dafi_decay(daf_arena_t *arena); /* now and then: give back what stayed cached all the time */
 
 /* spill.c */
 daf_status_t dafi_spill_open(daf_arena_t *arena, const char *folder);

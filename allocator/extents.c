@@ -137,6 +137,7 @@ static bool commit_range(daf_arena_t *arena, uint32_t id, uint64_t offset, uint6
     if (after) settle(arena, make_extent(zone, offset + num_bytes, after, DAFI_CLEAN));
     arena->resident_bytes += num_bytes;
     arena->counts.grows++;
+    arena->counts.grown_bytes += num_bytes;
     zone->top_bytes = dafi_max(zone->top_bytes, offset + num_bytes);
     settle(arena, id);
     return true;

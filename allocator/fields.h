@@ -41,6 +41,7 @@ COUNT(spills_total, "count", "Stashes moved to the spill file", arena->counts.sp
 COUNT(restores_total, "count", "Stashes brought back from it", arena->counts.restores)
 COUNT(oom_total, "count", "Requests that did not fit", arena->counts.oom)
 COUNT(grows_total, "count", "Times the tensor zone committed memory", arena->counts.grows)
+COUNT(grown_bytes_total, "bytes", "Bytes committed so far", arena->counts.grown_bytes)
 COUNT(trims_total, "count", "Times memory was given back to the system", arena->counts.trims)
 COUNT(trimmed_bytes_total, "bytes", "Bytes given back to the system", arena->counts.trimmed_bytes)
 COUNT(steps_total, "count", "Training steps ended", arena->counts.steps)

@@ -7,24 +7,24 @@
 #include <time.h>
 
 #define MAP_PERIOD_NS UINT64_C(500000000)
-#define DECAY_PERIOD_NS UINT64_C(1000000000)
-#define IDLE_DECAY_PERIOD_NS UINT64_C(5000000000)
+#define MIN_IDLE_NS UINT64_C(10000000000)
 
-/* Cached memory is surplus when it stayed cached over two whole steps, or for a while with no step at all. */
-static bool is_time_to_decay(const daf_arena_t *arena, uint64_t now) {
-    const struct dafi_page *page = arena->page;
-    uint64_t steps = arena->counts.steps - page->decay_steps, age = now - page->decay_ns;
-    return (steps >= 2 && age > DECAY_PERIOD_NS) || (steps == 0 && age > IDLE_DECAY_PERIOD_NS);
+/* How long without a step is idle: well beyond the steps seen so far. */
+static uint64_t idle_ns(const daf_arena_t *arena) {
+    return dafi_max(MIN_IDLE_NS,
+                    (uint64_t)(4e9 * (arena->counts.step_seconds < 3600 ? arena->counts.step_seconds : 3600)));
 }
 
 static void beat(daf_arena_t *arena) {
     struct dafi_page *page = arena->page;
     uint64_t now = dafi_monotonic_ns();
     dafi_commands_apply(arena);
-    if (is_time_to_decay(arena, now)) {
+    if (arena->counts.steps != page->decay_steps) {
+        page->decay_ns = now; /* steps go by: they end the windows of decay themselves */
+        page->decay_steps = arena->counts.steps;
+    } else if (now - page->decay_ns > idle_ns(arena)) {
         dafi_decay(arena);
         page->decay_ns = now;
-        page->decay_steps = arena->counts.steps;
     }
     dafi_slots_write(arena);
     if (now - page->map_ns > MAP_PERIOD_NS) {

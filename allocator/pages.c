@@ -76,6 +76,7 @@ bool dafi_pages_commit(daf_arena_t *arena, uint64_t num_pages) {
         zone->num_dirty += added;
         zone->top_block = (uint32_t)dafi_max(zone->top_block, block + 1);
         arena->resident_bytes += added << zone->page_shift;
+        arena->counts.grown_bytes += added << zone->page_shift;
         update_summaries(zone, block);
         num_pages -= dafi_min(added, num_pages);
     }

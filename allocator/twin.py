@@ -19,6 +19,7 @@ SMALL_MAX_BYTES = 8192
 SLAB_BYTES = 65536
 NUM_GROWTH_CANDIDATES = 8
 MIN_BUDGET_BYTES = 65536
+MIN_WINDOW_STEPS, MAX_WINDOW_STEPS = 4, 4096
 CLASS_BYTES = [64 * i for i in range(1, 17)] + [1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192]
 
 
@@ -125,6 +126,10 @@ class Twin:
         self.step_held_bytes = 0
         self.last_step_held_bytes = 0
         self.tensor_bytes = self.num_used_pages = self.droppable_pages = 0
+        self.num_steps = self.grown_bytes = 0
+        self.window_steps, self.window_start = MIN_WINDOW_STEPS, 0
+        self.window_grown_bytes = self.window_trimmed_bytes = 0
+        self.low_cached_bytes: float = math.inf
 
     # ---- sums ----
 
@@ -170,11 +175,13 @@ class Twin:
             "free_extents": len(self.dirty.by_size),
             "largest_free_bytes": self.dirty.by_size[-1][0] if self.dirty.by_size else 0,
             "evictions_total": self.num_evictions,
+            "grown_bytes_total": self.grown_bytes,
             "last_step_held_bytes": self.last_step_held_bytes,
         }
 
     def _note(self) -> None:
         self.step_held_bytes = max(self.step_held_bytes, self.held_bytes)
+        self.low_cached_bytes = min(self.low_cached_bytes, self.cached_bytes)
 
     # ---- tensor zone ----
 
@@ -233,6 +240,7 @@ class Twin:
         self._admit_tensor(missing, dirty)
         _, clean, missing, follows = self._plan_growth(num_bytes)
         clean_bytes = self.clean.remove(clean)
+        self.grown_bytes += missing
         if follows:
             self.clean.add(clean + missing, clean_bytes - missing)
             self.dirty.add(clean, missing)
@@ -410,6 +418,7 @@ class Twin:
         while self._missing(num_pages) and self._over(self._missing(num_pages)):
             if not self._evict_one():
                 raise OutOfMemory
+        self.grown_bytes += self._missing(num_pages)
         self.num_dirty_pages = max(self.num_dirty_pages, num_pages)
 
     def _shrink(self) -> None:
@@ -441,8 +450,21 @@ class Twin:
 
     def step(self) -> None:
         """One training step ended."""
+        self.num_steps += 1
         self.last_step_held_bytes = self.step_held_bytes
         self.step_held_bytes = self.held_bytes
+        if self.num_steps - self.window_start >= self.window_steps:
+            self._decay()
+
+    def _decay(self) -> None:
+        """Give back what nobody needed for a window of steps; wait longer next time if it was needed after all."""
+        grown = self.grown_bytes - self.window_grown_bytes
+        was_needed = self.window_trimmed_bytes and grown >= self.window_trimmed_bytes // 2
+        window = min(self.window_steps * 2, MAX_WINDOW_STEPS) if was_needed else self.window_steps // 2
+        surplus = int(min(self.low_cached_bytes, self.cached_bytes))
+        self.window_steps, self.window_start = max(window, MIN_WINDOW_STEPS), self.num_steps
+        self.window_grown_bytes, self.low_cached_bytes = self.grown_bytes, math.inf
+        self.window_trimmed_bytes = self.trim(surplus) if surplus >= self.resident_bytes // 64 else 0
 
 
 def _as_float32(value: float) -> float:
