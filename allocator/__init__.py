@@ -9,10 +9,50 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daf.allocator.arena import Arena, Outcome, Stash, StashSpec
+    from daf.allocator.cpu_door import FrontDoorWarning, cpu_arena, install_cpu, uninstall_cpu
+    from daf.allocator.torch_stats import (
+        max_memory_allocated,
+        memory_allocated,
+        memory_stats,
+        reset_accumulated_memory_stats,
+        reset_peak_memory_stats,
+    )
+    from daf.allocator.torch_summary import memory_summary
+    from daf.allocator.tracing import start_trace, stop_trace
 
-__all__ = ["Arena", "Outcome", "Stash", "StashSpec"]
+__all__ = [
+    "Arena",
+    "FrontDoorWarning",
+    "Outcome",
+    "Stash",
+    "StashSpec",
+    "cpu_arena",
+    "install_cpu",
+    "max_memory_allocated",
+    "memory_allocated",
+    "memory_stats",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "start_trace",
+    "stop_trace",
+    "uninstall_cpu",
+]
 
-_LAZY = dict.fromkeys(__all__, "daf.allocator.arena")
+_MODULES = {
+    "arena": ("Arena", "Outcome", "Stash", "StashSpec"),
+    "cpu_door": ("FrontDoorWarning", "cpu_arena", "install_cpu", "uninstall_cpu"),
+    "torch_stats": (
+        "max_memory_allocated",
+        "memory_allocated",
+        "memory_stats",
+        "reset_accumulated_memory_stats",
+        "reset_peak_memory_stats",
+    ),
+    "torch_summary": ("memory_summary",),
+    "tracing": ("start_trace", "stop_trace"),
+}
+_LAZY = {name: f"daf.allocator.{module}" for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 /* Opening and closing, the tensor zone's front, and what fork needs. */
 #define _GNU_SOURCE
 #include "core.h"
+#include "trace_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,6 +127,11 @@ daf_status_t daf_arena_alloc(daf_arena_t *arena, uint64_t num_bytes, void **bloc
     return status;
 }
 
+void daf_arena_range(const daf_arena_t *arena, uintptr_t *begin, uintptr_t *end) {
+    *begin = (uintptr_t)arena->tensors.base;
+    *end = *begin + arena->tensors.span_bytes;
+}
+
 int daf_arena_owns(const daf_arena_t *arena, const void *pointer) {
     const uint8_t *at = pointer, *base = arena->tensors.base;
     return at >= base && at < base + arena->tensors.span_bytes;
@@ -204,6 +210,7 @@ void daf_arena_set_paused(daf_arena_t *arena, int is_paused) {
 }
 
 void daf_arena_step(daf_arena_t *arena, double seconds) {
+    dafi_trace(DAF_TRACE_STEP, NULL, 0, NULL);
     dafi_lock(arena);
     arena->counts.steps++;
     arena->counts.step_seconds = seconds;

@@ -75,6 +75,7 @@ void daf_arena_close(daf_arena_t *arena);
 /* Tensor zone. 0 bytes count as 1. Blocks are aligned to 64 bytes, from 4 KiB on to 4096. */
 daf_status_t daf_arena_alloc(daf_arena_t *arena, uint64_t num_bytes, void **block);
 daf_status_t daf_arena_free(daf_arena_t *arena, void *block);
+void daf_arena_range(const daf_arena_t *arena, uintptr_t *begin, uintptr_t *end); /* addresses of the tensor zone */
 int daf_arena_owns(const daf_arena_t *arena, const void *pointer);     /* 1: inside the tensor zone; no lock */
 uint64_t daf_arena_block_bytes(daf_arena_t *arena, const void *block); /* usable bytes; 0: not a live block */
 void daf_arena_set_reclaim(daf_arena_t *arena, daf_reclaim_fn reclaim, void *context);

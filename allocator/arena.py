@@ -169,7 +169,7 @@ class Arena:
         if raw is not None:
             atexit.unregister(self._at_exit)
             self._at_exit.detach()
-            lib.daf_arena_close(raw)
+            _close(raw)
 
     def __enter__(self) -> Self:
         return self
@@ -217,6 +217,10 @@ class Arena:
     def block_bytes(self, pointer: int) -> int:
         """Return the usable size of a live block; 0 for any other address."""
         return int(lib.daf_arena_block_bytes(self._open(), ffi.cast("void *", pointer)))
+
+    def owns(self, pointer: int) -> bool:
+        """Return whether the address lies in this arena's tensor zone."""
+        return bool(lib.daf_arena_owns(self._open(), ffi.cast("void *", pointer)))
 
     def set_budget(self, num_bytes: int, *, force: bool = False) -> Outcome:
         """Change the budget; refused when the last step could not have run in it, unless forced."""
@@ -317,4 +321,5 @@ class Arena:
 
 
 def _close(raw: Any) -> None:
+    lib.daf_door_retire(raw)
     lib.daf_arena_close(raw)

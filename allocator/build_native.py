@@ -7,7 +7,7 @@ from cffi import FFI
 
 HERE = pathlib.Path(__file__).parent
 SOURCES = sorted(str(path.relative_to(HERE.parent)) for path in HERE.glob("*.c") if path.name != "_native.c")
-HEADERS = ("backend.h", "arena.h", "bench.h")
+HEADERS = ("backend.h", "arena.h", "bench.h", "meter.h", "door.h", "trace.h", "replay.h", "cuda_door.h")
 
 
 def declarations(name: str) -> str:
@@ -26,6 +26,6 @@ ffibuilder.set_source(
     "".join(f'#include "{name}"\n' for name in HEADERS),
     sources=SOURCES,
     include_dirs=["allocator"],
-    extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra"],
-    libraries=["pthread", "m"],
+    extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", "-fexceptions"],
+    libraries=["pthread", "m", "dl"],
 )

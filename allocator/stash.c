@@ -1,5 +1,6 @@
 /* Stashes: pages for every stream, pins, and their place in the eviction index while nobody uses them. */
 #include "core.h"
+#include "trace_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -136,6 +137,12 @@ static uint64_t spec_bytes(const daf_stash_spec_t *spec, uint32_t page_bytes) {
     return bytes;
 }
 
+static uint64_t stored_bytes(const daf_stash_spec_t *spec) {
+    uint64_t num_bytes = 0;
+    for (uint32_t i = 0; i < spec->num_streams; i++) num_bytes += spec->stream_bytes[i];
+    return num_bytes;
+}
+
 daf_status_t daf_stash_reserve(daf_arena_t *arena, const daf_stash_spec_t *spec, uint32_t slot_id, uint64_t raw_bytes,
                                daf_stash_t **stash) {
     if (!is_sound(spec)) return DAF_INVALID;
@@ -152,6 +159,7 @@ daf_status_t daf_stash_reserve(daf_arena_t *arena, const daf_stash_spec_t *spec,
         dafi_event(arena, DAFI_EVENT_OOM, slot_id, spec_bytes(spec, arena->pages.page_bytes), 0, "stash");
     }
     dafi_unlock(arena);
+    if (status == DAF_OK) dafi_trace(DAF_TRACE_STASH, *stash, stored_bytes(spec), (void *)(uintptr_t)spec->num_streams);
     return status;
 }
 
@@ -199,6 +207,7 @@ static void release_locked(daf_arena_t *arena, daf_stash_t *stash) {
 }
 
 daf_status_t daf_stash_release(daf_arena_t *arena, daf_stash_t *stash) {
+    dafi_trace(DAF_TRACE_RELEASE, stash, 0, NULL);
     dafi_lock(arena);
     daf_status_t status = stash->age == 0 ? DAF_INVALID : DAF_OK;
     if (status == DAF_OK) release_locked(arena, stash);
