@@ -8,14 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from daf.allocator import memory_stats, memory_summary
     from daf.errors import DafError, DafOutOfMemoryError
     from daf.session import Session
 
 __version__ = "0.1.0"
-__all__ = ["DafError", "DafOutOfMemoryError", "Session", "__version__"]
+__all__ = ["DafError", "DafOutOfMemoryError", "Session", "__version__", "memory_stats", "memory_summary"]
 
 # Loaded when first asked for: this package is imported wherever torch is, DAF on or off.
-_LAZY = {"DafError": "daf.errors", "DafOutOfMemoryError": "daf.errors", "Session": "daf.session"}
+_LAZY = {
+    "DafError": "daf.errors",
+    "DafOutOfMemoryError": "daf.errors",
+    "Session": "daf.session",
+    "memory_stats": "daf.allocator",
+    "memory_summary": "daf.allocator",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -81,7 +81,7 @@ class Session:
         return self.arena.set_budget(wanted.resolve(free_bytes()))
 
     def _start(self) -> None:
-        from daf.allocator import Arena
+        from daf.allocator import Arena, install_cpu, start_trace
         from daf.quant import Engine
 
         config = self.config
@@ -89,6 +89,10 @@ class Session:
         self.arena = Arena(
             budget_bytes=config.budget.resolve(free_bytes()), page_bytes=config.page_bytes, name=config.name
         )
+        if config.trace:
+            start_trace(config.trace)
+        if config.cpu_allocator:
+            install_cpu(self.arena)
         self.engine = Engine(self.arena, bits=config.bits, floor=config.floor)
         self.engine.install()
         atexit.register(self.close)
@@ -111,6 +115,10 @@ class Session:
             self.engine.remove()
         if self.arena is not None:
             self.arena.close()
+        if self.config.trace:
+            from daf.allocator import stop_trace
+
+            stop_trace()
 
 
 def active() -> Session | None:
