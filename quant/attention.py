@@ -7,6 +7,8 @@ are restored together by one more fused forward over what q, k, v decode to.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +26,9 @@ class FusedAttention:
 
     Shapes: q [B, H, L, E], k [B, H, S, E], v [B, H, S, E], mask broadcastable to [B, H, L, S];
     out [B, H, L, E], lse [B, H, L].
+
+    The two results hold this object, so it refers to them weakly: a cycle would keep q, k and v until the next
+    collection of garbage, steps later.
     """
 
     def __init__(self, node: Any) -> None:
@@ -31,8 +36,8 @@ class FusedAttention:
         self._mask: Thunk | None = source(node, "_saved_attn_mask")
         self._is_causal = node._saved_is_causal
         self._scale = node._saved_scale
-        self.out: Derived | None = None
-        self.lse: Derived | None = None
+        self.out: Callable[[], Derived | None] = _nothing
+        self.lse: Callable[[], Derived | None] = _nothing
 
     @property
     def is_complete(self) -> bool:
@@ -40,14 +45,12 @@ class FusedAttention:
 
     def restore_out(self) -> Tensor:
         out, lse = self._forward()
-        if self.lse is not None and self.lse.num_uses > 0:
-            self.lse.recent = lse
+        _hand_over(self.lse(), lse)
         return out
 
     def restore_lse(self) -> Tensor:
         out, lse = self._forward()
-        if self.out is not None and self.out.num_uses > 0:
-            self.out.recent = out
+        _hand_over(self.out(), out)
         return lse
 
     def _forward(self) -> tuple[Tensor, Tensor]:
@@ -59,6 +62,15 @@ class FusedAttention:
         return out, lse
 
 
+def _nothing() -> None:
+    return None
+
+
+def _hand_over(derived: Derived | None, value: Tensor) -> None:
+    if derived is not None and derived.num_uses > 0:
+        derived.recent = value
+
+
 def derive_attention(out: Tensor, node: Any) -> Derived | None:
     """The content of attention's output `out`; the log-sum-exp, saved just before it, is made to follow along."""
     call = FusedAttention(node)
@@ -66,10 +78,11 @@ def derive_attention(out: Tensor, node: Any) -> Derived | None:
     if not call.is_complete or lse is None:
         return None
     shape = out.shape[:3]
-    call.lse = Derived(call.restore_lse, layout_of(shape, _contiguous(shape)), torch.float32, 0)
-    call.out = Derived(call.restore_out, layout_of(out.shape, out.stride()), out.dtype, out.nbytes)
-    lse.supersede(call.lse)
-    return call.out
+    new_lse = Derived(call.restore_lse, layout_of(shape, _contiguous(shape)), torch.float32, 0)
+    new_out = Derived(call.restore_out, layout_of(out.shape, out.stride()), out.dtype, out.nbytes)
+    call.lse, call.out = weakref.ref(new_lse), weakref.ref(new_out)
+    lse.supersede(new_lse)
+    return new_out
 
 
 def _contiguous(shape: torch.Size) -> tuple[int, ...]:

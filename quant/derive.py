@@ -38,11 +38,11 @@ class Peek(threading.local):
         self.is_on, self.handle = True, None
         try:
             getattr(node, name, None)
+            return self.handle
         except RuntimeError:  # already released
             return None
         finally:
-            self.is_on = False
-        return self.handle
+            self.is_on, self.handle = False, None
 
 
 peek = Peek()

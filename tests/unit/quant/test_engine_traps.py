@@ -258,6 +258,17 @@ def test_saved_tensors_that_nobody_asks_for_are_let_go(coarse: Engine, arena: Ho
     assert arena.num_live() == 0
 
 
+def test_fused_attention_lets_go_of_its_planes_without_the_garbage_collector(coarse: Engine, arena: HostArena) -> None:
+    gc.disable()
+    try:
+        q, k, v = (torch.randn(2, 4, 64, 32, requires_grad=True) * 1 for _ in range(3))
+        F.scaled_dot_product_attention(q, k, v).square().sum().backward()
+        del q, k, v
+        assert arena.num_live() == 0
+    finally:
+        gc.enable()
+
+
 def test_small_tensors_are_passed_through(coarse: Engine, arena: HostArena) -> None:
     (torch.randn(8, 8, requires_grad=True) * 1).exp().sum().backward()
     assert arena.stashes == []
