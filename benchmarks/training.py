@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,22 +10,9 @@ import torch
 from benchmarks import methods, models, transformer
 from benchmarks.data import DataFolder
 from benchmarks.peers.method import gradient
+from benchmarks.process_memory import resident_bytes, resident_peak_bytes, restart_peak
 from benchmarks.worker import Job
 from benchmarks.workload import Batch, Options
-
-
-def resident_bytes(field: str = "VmRSS") -> int:
-    """Return this process's resident size, or with `VmHWM` its highest so far."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {field}")
-
-
-def forget_peak() -> None:
-    """Let the highest resident size start anew. Where the kernel refuses, the peak includes that of the imports."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 def _options(job: Job) -> Options:
@@ -48,7 +33,7 @@ class Training:
         self._recipe = models.recipe(job.model, _options(job))
         self._num_steps = 0
         self.baseline_bytes = resident_bytes()
-        forget_peak()
+        restart_peak()
         session = methods.open_session(job, self.baseline_bytes)
         self.workload = self._recipe.build()
         self.method = methods.make(job.method, self.workload, session)
@@ -77,7 +62,7 @@ class Training:
 
     def peak(self) -> int:
         """Return the highest resident size so far, over that after the imports."""
-        return resident_bytes("VmHWM") - self.baseline_bytes
+        return resident_peak_bytes() - self.baseline_bytes
 
     def saved(self) -> int:
         """Return what autograd holds between forward and backward."""
