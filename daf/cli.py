@@ -17,6 +17,7 @@ _COMMANDS = {
     "ps": ("daf.server.commands", "ps", "List DAF processes: the living, the finished, the crashed."),
     "budget": ("daf.server.commands", "budget", "Show the budget of a run, or change it while it goes on."),
     "events": ("daf.server.commands", "events", "Print what happened: evictions, resizes, out of memory."),
+    "report": ("daf.report", "report", "Write one HTML file about a run, to be opened offline and passed on."),
     "doctor": ("daf.doctor", "doctor", "Say what DAF finds on this machine, what is on and why."),
     "demo": ("daf.demo", "demo", "Train a small GPT, plain and under DAF, and compare."),
 }

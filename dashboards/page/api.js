@@ -16,6 +16,7 @@ export class Problem extends Error {
 export class Sidecar {
   constructor() {
     this.isLive = true;
+    this.tables = [];
     this.lastEventId = "";
   }
 
@@ -120,8 +121,9 @@ export class Sidecar {
 
 /** The same answers out of a report's own document (/v1/report); nothing moves and nothing can be changed. */
 export class Recording {
-  constructor({ process, stats, history, slots, widths, map, events }) {
+  constructor({ process, stats, history, slots, widths, map, events, tables }) {
     this.isLive = false;
+    this.tables = tables ?? [];
     this.canChange = false;
     this.answers = {
       "v1/processes": { processes: [process] },

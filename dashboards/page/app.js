@@ -9,6 +9,7 @@ import { byId, el, percent, say } from "./format.js";
 import { Headline } from "./headline.js";
 import { History, POINTS, RANGES } from "./history.js";
 import { SlotTable } from "./slots.js";
+import { showTables, Summary } from "./summary.js";
 import { startTheme } from "./theme.js";
 import { WidthMap } from "./widths.js";
 
@@ -30,12 +31,14 @@ class Page {
     this.widths = new WidthMap(byId("widths"), byId("widths-scale"), byId("widths-said"));
     this.arena = new ArenaMap(byId("arena"), byId("arena-legend"));
     this.slots = new SlotTable(byId("slots"), byId("slots-search"), byId("slots-count"));
+    this.summary = new Summary(byId("summary"));
     this.events = new EventList(byId("events"));
     this.budget = new BudgetControl(source, (wholeJob) => this.selection(wholeJob));
   }
 
   async start() {
     this.listen();
+    showTables(this.source.tables);
     await this.source.login().catch((problem) => this.connected(false, problem));
     this.budget.enable();
     await this.refresh().catch((problem) => this.connected(false, problem));
@@ -159,6 +162,7 @@ class Page {
     this.budget.choose(this.process, this.ranks.length);
     if (!figures) return;
     this.budget.follow(figures);
+    this.summary.update(figures.values);
     if (this.history.times.length && !document.hidden) {
       this.memory.show(this.history);
       this.fragmentation.show(this.history);

@@ -1,0 +1,41 @@
+"""`daf report`: a run as one HTML file."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from daf.errors import DafError
+
+
+@click.command()
+@click.option("--pid", type=int, help="The process; not needed where there is only one.")
+@click.option("--job", help="The run of this job or name.")
+@click.option("--rank", type=int, help="One rank of the job.")
+@click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="The file; default daf-report-PID.html.")
+def report(pid: int | None, job: str | None, rank: int | None, output: pathlib.Path | None) -> None:
+    """Write one HTML file about a run, finished or not: the live page's charts with the data inside.
+
+    It opens offline, loads nothing, and can be passed on.
+    """
+    try:
+        path = write_report(output, process=pid, job=job, rank=rank)
+    except DafError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(path)
+
+
+def write_report(
+    output: pathlib.Path | None = None, *, tables: Sequence[Mapping[str, Any]] = (), **selection: Any
+) -> pathlib.Path:
+    """Write the report of the selected run and return its path; `tables` are shown before all else."""
+    from daf.dashboards.report import render
+    from daf.server import Client
+
+    document = Client.find().get("/v1/report", **selection)
+    path = output or pathlib.Path(f"daf-report-{document['process']['pid']}.html")
+    path.write_text(render({**document, "tables": list(tables)}))
+    return path
