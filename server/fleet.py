@@ -128,11 +128,13 @@ class Fleet:
         *,
         limits: Limits | None = None,
         history_dir: pathlib.Path | None = None,
+        keeps_history: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._discover = discover
         self._limits = limits or Limits()
         self._history_dir = history_dir
+        self._keeps_history = keeps_history
         self.clock = clock
         self.members: dict[str, Member] = {}
 
@@ -145,6 +147,8 @@ class Fleet:
                 member = Member(member_id, page, first_seen=now)
                 self.members[member_id] = member
                 member.look(now)
+                if member.state != LIVE:
+                    self._recall(member, now)
                 changes.append((member, "appeared"))
         lasting = [member for member in self.members.values() if member.state in (LIVE, UNREADABLE)]
         changes += [(member, member.state) for member in lasting if member.look(now)]
@@ -153,9 +157,19 @@ class Fleet:
 
     def history_of(self, member: Member, reading: Reading) -> History:
         if member.history is None:
-            path = self._history_dir / f"{member.id}.history" if self._history_dir else None
+            path = self._history_path(member) if self._keeps_history else None
             member.history = History(charted_fields(reading.values), path)
         return member.history
+
+    def _history_path(self, member: Member) -> pathlib.Path | None:
+        return self._history_dir / f"{member.id}.history" if self._history_dir else None
+
+    def _recall(self, member: Member, now: float) -> None:
+        """A run that ended before we came: it ended with its last heartbeat, and an earlier sidecar may know more."""
+        reading, path = member.read(now, self._limits.slots), self._history_path(member)
+        member.ended_at = now - reading.heartbeat_age_seconds if reading else now
+        member.history = History.left_at(path) if path else None
+        member.last = None  # so that the sampler takes its last figures and events, once
 
     def select(self, selection: Selection, *, live_only: bool = False) -> list[Member]:
         found = [m for m in self.members.values() if selection.covers(m) and (m.state == LIVE or not live_only)]

@@ -95,10 +95,22 @@ class History:
         self.fields = tuple(fields)[:MAX_FIELDS]
         self.path = path
         header = json.dumps([MAGIC, LEVELS, self.fields]).encode().ljust(HEADER_BYTES)
-        size = HEADER_BYTES + sum(Ring.num_bytes(capacity, len(self.fields)) for _, capacity in LEVELS)
+        size = _size(self.fields)
         self._map = _mapped(path, header, size) if path else mmap.mmap(-1, size)
         self._view = memoryview(self._map)
         self.rings = list(self._cut(self._view))
+
+    @classmethod
+    def left_at(cls, path: pathlib.Path) -> History | None:
+        """Return what another sidecar kept of a run, with the fields it kept; None where there is nothing of ours."""
+        try:
+            with path.open("rb") as file:
+                magic, _levels, fields = json.loads(file.read(HEADER_BYTES))
+            size = path.stat().st_size
+        except (OSError, ValueError, TypeError):
+            return None
+        header = json.dumps([magic, LEVELS, fields]).encode().ljust(HEADER_BYTES)
+        return cls(fields, path) if magic == MAGIC and _is_ours(path, header, size) and size == _size(fields) else None
 
     def _cut(self, view: memoryview) -> list[Ring]:
         rings, offset = [], HEADER_BYTES
@@ -138,6 +150,10 @@ class History:
             self._map.close()
         if remove and self.path:
             self.path.unlink(missing_ok=True)
+
+
+def _size(fields: Sequence[str]) -> int:
+    return HEADER_BYTES + sum(Ring.num_bytes(capacity, len(fields)) for _, capacity in LEVELS)
 
 
 def _mapped(path: pathlib.Path, header: bytes, size: int) -> mmap.mmap:

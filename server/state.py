@@ -33,7 +33,10 @@ class Sidecar:
 
     @classmethod
     def build(cls, settings: Settings, token: str, discover: Discover, *, keeps_history: bool = True) -> Sidecar:
-        fleet = Fleet(discover, limits=settings.limits, history_dir=settings.runtime_dir if keeps_history else None)
+        """`keeps_history`: in files that outlive the sidecar. What others kept is read in any case."""
+        fleet = Fleet(
+            discover, limits=settings.limits, history_dir=settings.runtime_dir, keeps_history=keeps_history
+        )
         hub = Hub(settings.limits.events)
         return cls(
             settings=settings,

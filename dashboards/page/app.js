@@ -164,6 +164,7 @@ class Page {
     this.budget.follow(figures);
     this.summary.update(figures.values);
     if (this.history.times.length && !document.hidden) {
+      this.memory.restLabel = this.process.state === "live" ? "now" : "at the end";
       this.memory.show(this.history);
       this.fragmentation.show(this.history);
     }

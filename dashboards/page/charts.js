@@ -58,7 +58,7 @@ class TimeChart {
     return {
       legend: { show: false },
       cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false, dist: 6 }, points: { show: false }, y: false },
-      padding: [10, 12, 0, 0],
+      padding: [10, 2.2 * labelFont().pixels, 0, 0],
       hooks: {
         setSelect: [(plot) => { if (plot.select.width > 0) this.isZoomed = true; }],
         setCursor: [(plot) => this.onHover(plot.cursor.idx ?? null)],
@@ -126,6 +126,7 @@ export class MemoryChart extends TimeChart {
     this.legend = legend;
     this.status = status;
     this.signature = "";
+    this.restLabel = "now"; // what the legend shows while nobody points: the newest values, or the last ones
     this.hidden = new Set(); // fields that a click on the legend took out
     this.onHover = (index) => this.readOut(index);
     this.onStep = (index) => say(this.status, this.describe(index));
@@ -195,7 +196,7 @@ export class MemoryChart extends TimeChart {
   buildLegend() {
     const rows = [{ label: "budget", color: "--ink", field: "budget_bytes", isLine: true }, ...this.known];
     this.readings = rows.map((row) => ({ ...row, node: el("b") }));
-    this.time = el("li", { class: "time" }, "now");
+    this.time = el("li", { class: "time" });
     const items = this.readings.map((row) => el("li", {}, row.isLine ? label(row) : this.toggle(row)));
     const marks = MARKS.map((mark) => el("li", { class: "mark" }, colored(mark.glyph, mark.color), ` ${mark.label}`));
     this.legend.replaceChildren(this.time, ...items, ...marks);
@@ -217,7 +218,7 @@ export class MemoryChart extends TimeChart {
   readOut(index) {
     const at = index ?? this.history.times.length - 1;
     if (at < 0 || !this.readings) return;
-    say(this.time, index === null ? "now" : clock(this.history.times[at]));
+    say(this.time, index === null ? this.restLabel : clock(this.history.times[at]));
     for (const row of this.readings) say(row.node, bytes(this.history.values(row.field)[at]));
   }
 

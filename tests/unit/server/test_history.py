@@ -89,3 +89,20 @@ def test_widths_are_kept_to_a_sixteenth_of_a_bit() -> None:
     widths = Widths()
     widths.add(0.0, {1: 2.5, 2: 99.0, 3: -1.0})
     assert widths.table()[1] == {1: [2.5], 2: [15.875], 3: [0.0]}
+
+
+def test_what_an_earlier_sidecar_kept_of_an_ended_run_is_found(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.history"
+    first = History(["a", "only_while_live"], path)
+    first.add(1.0, {"a": 5, "only_while_live": 7})
+    first.close()
+    found = History.left_at(path)
+    assert found is not None
+    assert found.series(1.0, 10, 10).columns == {"a": [5.0], "only_while_live": [7.0]}
+    found.close()
+    path.write_bytes(path.read_bytes()[:-8])
+    assert History.left_at(path) is None
+    assert path.exists()
+    path.write_bytes(b"garbage")
+    assert History.left_at(path) is None
+    assert History.left_at(tmp_path / "none.history") is None
