@@ -78,6 +78,13 @@ class Client:
     def get(self, path: str, **query: object) -> Any:
         return self._call("GET", path, query, None)
 
+    def text(self, path: str) -> str:
+        """Return an answer that is not JSON, such as that of /metrics."""
+        status, answer = self._transport.request("GET", path, None)
+        if status >= 400:
+            raise SidecarError(status, f"{path} answered {status}")
+        return answer.decode()
+
     def processes(self, **query: object) -> Any:
         return self.get("/v1/processes", **query)
 

@@ -43,7 +43,10 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead
 @click.option("--allow-host", multiple=True, help="A further name under which the sidecar may be asked for.")
 @click.option("--idle-exit", default=0.0, help="End after so many seconds in which nothing needed it; 0 for never.")
 @click.option("--quiet", is_flag=True, help="Print no link.")
-def serve(host: str, port: int, allow_host: tuple[str, ...], idle_exit: float, quiet: bool) -> None:
+@click.option("--unlimited-rate", is_flag=True, help="Take any number of requests a second, for tests and benchmarks.")
+def serve(
+    host: str, port: int, allow_host: tuple[str, ...], *, idle_exit: float, quiet: bool, unlimited_rate: bool
+) -> None:
     """Serve the live page, the API and the metrics of all DAF runs of yours on this machine.
 
     \b
@@ -51,12 +54,15 @@ def serve(host: str, port: int, allow_host: tuple[str, ...], idle_exit: float, q
     """
     from daf.allocator.runtime import make_runtime_dir
     from daf.server.serve import serve as run_server
-    from daf.server.settings import Settings
+    from daf.server.settings import Limits, Settings
     from daf.server.state import Sidecar
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    settings = Settings(make_runtime_dir(), host, port, frozenset(name.lower() for name in allow_host))
+    names = frozenset(name.lower() for name in allow_host)
+    settings = Settings(
+        make_runtime_dir(), host, port, names, limits=Limits.without_rates() if unlimited_rate else Limits()
+    )
 
     def announce(sidecar: Sidecar) -> None:
         if quiet:
