@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 SIZE_PATTERN = r"^\s*(\d{1,18}(\.\d{0,6})?|\.\d{1,6})\s*(%|[kKmMgGtT]?[bB]?|[kKmMgGtT][iI][bB]?)\s*$"
 MAX_BYTES = 2**53  # what every JSON reader holds exactly
 
 State = Literal["live", "finished", "crashed", "unreadable"]
-
-
-def _whole(value: object) -> object:
-    """JSON knows no integers: 1024.0 is one."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class _Strict(BaseModel):
@@ -150,13 +145,19 @@ class BudgetChange(_Strict):
     """The wish."""
 
     budget: (
-        Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MAX_BYTES, strict=True)]
+        Annotated[int, Field(ge=1, le=MAX_BYTES, strict=True)]
         | Annotated[str, Field(pattern=SIZE_PATTERN, max_length=40)]
     ) = Field(
         description="Bytes, a size (`2GiB`, `512MB`) or a part of the budget that the process started with (`50%`). "
         "Each selected process gets it.",
         examples=["2GiB"],
     )
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _whole(cls, value: object) -> object:
+        """JSON knows no integers: 1024.0 is one."""
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class SlotPreview(BaseModel):
