@@ -18,6 +18,8 @@ from rich.table import Table
 from daf.sizes import format_bytes
 
 SCRIPT = pathlib.Path(__file__).with_name("demo_train.py")
+TITLE = "The same script, plain and under DAF"
+COLUMNS = ("", "plain", "DAF", "DAF / plain")
 OnStep = Callable[[int, int], None]
 
 
@@ -30,13 +32,22 @@ class Outcome:
     median_step_seconds: float
     saved_bytes: int
     evictions: int = 0
+    pid: int = 0
 
 
 @click.command()
 @click.option("--steps", default=80, show_default=True, help="Training steps of each of the two runs.")
 @click.option("--bits", default="auto", show_default=True, help="Width of saved activations under DAF.")
-def demo(steps: int, bits: str) -> None:
+@click.option(
+    "--report",
+    type=click.Path(path_type=pathlib.Path),
+    default=pathlib.Path("daf-report-demo.html"),
+    show_default=True,
+    help="Where to write the report of the run under DAF.",
+)
+def demo(steps: int, bits: str, report: pathlib.Path) -> None:
     """Train a small GPT on the standard library's sources, plain and under DAF, and compare the two."""
+    from daf.report import write_report
     from daf.server import Client, ensure_running
 
     console = Console()
@@ -57,7 +68,10 @@ def demo(steps: int, bits: str) -> None:
         settings = {"PYTORCH_ALLOCATOR": "daf", "DAF_BUDGET": str(budget), "DAF_BITS": bits, "DAF_NAME": "demo"}
         under_daf = train("DAF", steps, settings, progress, on_step=halve_midway)
     console.print(halved, highlight=False)
-    console.print(_table(plain, under_daf))
+    rows = _rows(plain, under_daf)
+    console.print(_table(rows))
+    write_report(report, process=under_daf.pid, tables=[{"title": TITLE, "columns": COLUMNS, "rows": rows}])
+    console.print(f"Report: {report}", soft_wrap=True, highlight=False)
 
 
 def train(
@@ -86,7 +100,7 @@ def train(
                 on_step(int(result["step"]), child.pid)
     if child.wait() != 0 or "held_out_loss" not in result:
         raise click.ClickException(f"the {label} run ended with code {child.returncode}; its messages are above")
-    outcome = Outcome(**result)  # type: ignore[arg-type]
+    outcome = Outcome(**result, pid=child.pid)  # type: ignore[arg-type]
     if settings:
         _add_daf_figures(outcome, child.pid)
     return outcome
@@ -111,19 +125,27 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _table(plain: Outcome, under_daf: Outcome) -> Table:
-    table = Table(title="The same script, plain and under DAF")
-    for column in ("", "plain", "DAF", "DAF / plain"):
+def _rows(plain: Outcome, under_daf: Outcome) -> list[tuple[str, ...]]:
+    """Return the comparison as text, row by row: what the terminal shows and the report repeats."""
+
+    def row(label: str, a: float, b: float, show: Callable[[float], str]) -> tuple[str, ...]:
+        return (label, show(a), show(b), f"{b / a:.3f}" if a else "")
+
+    return [
+        row("held-out loss", plain.held_out_loss, under_daf.held_out_loss, lambda loss: f"{loss:.3f}"),
+        row("saved activations", plain.saved_bytes, under_daf.saved_bytes, format_bytes),
+        row("peak memory over imports", plain.peak_bytes, under_daf.peak_bytes, format_bytes),
+        row("median step", plain.median_step_seconds, under_daf.median_step_seconds, lambda s: f"{1000 * s:.0f} ms"),
+        ("evictions", "", str(under_daf.evictions), ""),
+    ]
+
+
+def _table(rows: list[tuple[str, ...]]) -> Table:
+    table = Table(title=TITLE)
+    for column in COLUMNS:
         table.add_column(column, justify="left" if not column else "right")
-
-    def row(label: str, a: float, b: float, show: Callable[[float], str]) -> None:
-        table.add_row(label, show(a), show(b), f"{b / a:.3f}" if a else "")
-
-    row("held-out loss", plain.held_out_loss, under_daf.held_out_loss, lambda loss: f"{loss:.3f}")
-    row("saved activations", plain.saved_bytes, under_daf.saved_bytes, format_bytes)
-    row("peak memory over imports", plain.peak_bytes, under_daf.peak_bytes, format_bytes)
-    row("median step", plain.median_step_seconds, under_daf.median_step_seconds, lambda s: f"{1000 * s:.0f} ms")
-    table.add_row("evictions", "", str(under_daf.evictions), "")
+    for cells in rows:
+        table.add_row(*cells)
     return table
 
 

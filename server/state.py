@@ -34,9 +34,7 @@ class Sidecar:
     @classmethod
     def build(cls, settings: Settings, token: str, discover: Discover, *, keeps_history: bool = True) -> Sidecar:
         """`keeps_history`: in files that outlive the sidecar. What others kept is read in any case."""
-        fleet = Fleet(
-            discover, limits=settings.limits, history_dir=settings.runtime_dir, keeps_history=keeps_history
-        )
+        fleet = Fleet(discover, limits=settings.limits, history_dir=settings.runtime_dir, keeps_history=keeps_history)
         hub = Hub(settings.limits.events)
         return cls(
             settings=settings,
