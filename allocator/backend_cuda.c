@@ -111,13 +111,37 @@ static daf_status_t decommit(void *self, uint8_t *base, uint64_t num_bytes) {
     return status;
 }
 
+static daf_status_t copy_out(void *self, void *to, const uint8_t *from, uint64_t num_bytes) {
+    if (!enter(self)) return DAF_SYSTEM;
+    dafi_cu_result_t result = dafi_cuda()->copy_out(to, (uintptr_t)from, num_bytes);
+    leave();
+    return result == DAFI_CU_SUCCESS ? DAF_OK : DAF_SYSTEM;
+}
+
+static daf_status_t copy_in(void *self, uint8_t *to, const void *from, uint64_t num_bytes) {
+    if (!enter(self)) return DAF_SYSTEM;
+    dafi_cu_result_t result = dafi_cuda()->copy_in((uintptr_t)to, from, num_bytes);
+    leave();
+    return result == DAFI_CU_SUCCESS ? DAF_OK : DAF_SYSTEM;
+}
+
 const daf_backend_t *daf_backend_cuda(int device) {
     if (device < 0 || device >= DAF_MAX_DEVICES) return NULL;
     cuda_backend_t *backend = &backends[device];
     pthread_mutex_lock(&lock);
     if (!backend->is_open && dafi_cuda_device(device, &backend->device) == DAF_OK) {
-        backend->table =
-            (daf_backend_t){"cuda", backend, backend->device.unit_bytes, 1, reserve, unreserve, commit, decommit};
+        backend->table = (daf_backend_t){
+            .name = "cuda",
+            .self = backend,
+            .unit_bytes = backend->device.unit_bytes,
+            .is_costly = 1,
+            .reserve = reserve,
+            .unreserve = unreserve,
+            .commit = commit,
+            .decommit = decommit,
+            .copy_out = copy_out,
+            .copy_in = copy_in,
+        };
         backend->is_open = 1;
     }
     pthread_mutex_unlock(&lock);

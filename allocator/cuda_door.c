@@ -122,20 +122,25 @@ static device_t *device_for(int ordinal) {
     return device_at(ordinal);
 }
 
+/* Wait until the device is done with `block`, whoever used it, and forget it. */
+static void drop(device_t *device, dafi_cuda_block_t *block) {
+    dafi_block_add_use(block, block->stream);
+    dafi_block_is_done(&device->streams, block, 1);
+    daf_arena_free(device->arena, block->address);
+    dafi_block_delete(block);
+}
+
 static void drop_all(device_t *device) {
     dafi_streams_t *streams = &device->streams;
+    int is_entered = dafi_backend_cuda_enter(device->ordinal);
     for (uint32_t i = 0; i < DAFI_NUM_BUCKETS; i++)
-        while (streams->live[i] != NULL) {
-            dafi_cuda_block_t *block = dafi_live_take(streams, streams->live[i]->address);
-            daf_arena_free(device->arena, block->address);
-            dafi_block_delete(block);
-        }
+        while (streams->live[i] != NULL) drop(device, dafi_live_take(streams, streams->live[i]->address));
     while (streams->captured != NULL) {
         dafi_cuda_block_t *block = streams->captured;
         streams->captured = block->next;
-        daf_arena_free(device->arena, block->address);
-        dafi_block_delete(block);
+        drop(device, block);
     }
+    if (is_entered) dafi_backend_cuda_leave();
 }
 
 void daf_cuda_detach(int ordinal) {

@@ -72,6 +72,8 @@ typedef struct dafi_cu_access {
     CALL(unmap, "cuMemUnmap", (dafi_cu_address_t base, size_t num_bytes))                                              \
     CALL(set_access, "cuMemSetAccess",                                                                                 \
          (dafi_cu_address_t base, size_t num_bytes, const dafi_cu_access_t *access, size_t count))                     \
+    CALL(copy_out, "cuMemcpyDtoH_v2", (void *to, dafi_cu_address_t from, size_t num_bytes))                            \
+    CALL(copy_in, "cuMemcpyHtoD_v2", (dafi_cu_address_t to, const void *from, size_t num_bytes))                       \
     CALL(event_create, "cuEventCreate", (dafi_cu_event_t * event, unsigned flags))                                     \
     CALL(event_destroy, "cuEventDestroy_v2", (dafi_cu_event_t event))                                                  \
     CALL(event_record, "cuEventRecord", (dafi_cu_event_t event, daf_cuda_stream_t stream))                             \

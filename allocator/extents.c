@@ -217,7 +217,7 @@ void dafi_extent_free(daf_arena_t *arena, uint32_t id) {
 static uint64_t trim_extent(daf_arena_t *arena, uint32_t id, uint64_t max_bytes) {
     dafi_tensors_t *zone = &arena->tensors;
     uint64_t start, inner = inner_bytes(arena, dafi_extent(zone, id), &start);
-    uint64_t bytes = dafi_min(inner, dafi_round_up(max_bytes, arena->backend.unit_bytes));
+    uint64_t bytes = dafi_round_up(dafi_min(inner, max_bytes), arena->backend.unit_bytes); /* inner is whole units */
     start += inner - bytes; /* from the end: the clean rest is more likely to merge with the top of the zone */
     if (bytes == 0 || arena->backend.decommit(arena->backend.self, zone->base + start, bytes) != DAF_OK) return 0;
     dafi_extent_t *extent = dafi_extent(zone, id);

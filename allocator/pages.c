@@ -156,7 +156,8 @@ static uint64_t trim_block(daf_arena_t *arena, uint32_t block, uint64_t max_page
 
 uint64_t dafi_pages_trim(daf_arena_t *arena, uint64_t max_bytes) {
     dafi_pages_t *zone = &arena->pages;
-    uint64_t given = 0, wanted = dafi_round_up(max_bytes, zone->page_bytes) >> zone->page_shift;
+    uint64_t given = 0,
+             wanted = dafi_round_up(dafi_min(max_bytes, zone->span_bytes), zone->page_bytes) >> zone->page_shift;
     uint32_t block = dafi_bitmap_last(&zone->dirty);
     while (given < wanted && block < zone->num_blocks) {
         given += trim_block(arena, block, wanted - given);

@@ -252,6 +252,18 @@ int cuMemSetAccess(uint64_t base, size_t num_bytes, const void *access, size_t c
     return mprotect((void *)(uintptr_t)base, num_bytes, PROT_READ | PROT_WRITE) == 0 ? SUCCESS : INVALID;
 }
 
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t num_bytes) {
+    ENTER;
+    memcpy(to, (void *)(uintptr_t)from, num_bytes);
+    return SUCCESS;
+}
+
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t num_bytes) {
+    ENTER;
+    memcpy((void *)(uintptr_t)to, from, num_bytes);
+    return SUCCESS;
+}
+
 int cuEventCreate(event_t **event, unsigned flags) {
     (void)flags;
     ENTER;
