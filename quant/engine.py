@@ -22,22 +22,22 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 
 from daf.errors import DafOutOfMemoryError
-from daf.kernels import coder
 from daf.quant import attention
-from daf.quant.choice import BOOL, Chooser, producer
+from daf.quant.choice import Chooser
 from daf.quant.derive import derive, peek
-from daf.quant.handles import Coded, Derived, Handle, Kept, TwoValued, View
+from daf.quant.encoder import DTYPES, Encoder
+from daf.quant.handles import Coded, Derived, Handle, Kept, Stored, View
 from daf.quant.layout import Layout, layout_of
-from daf.quant.ledger import Ledger
-from daf.quant.masks import is_constant, is_finite, second_value
-from daf.quant.scope import Scope
-from daf.quant.slots import Plan, Slot, SlotTable
+from daf.quant.ledger import Ledger, StorageKey, storage_key
+from daf.quant.replay import OUTPUT, Call, Trust, is_candidate
+from daf.quant.scope import Frame, Scope
+from daf.quant.slots import Slot, SlotTable
 from daf.quant.weights import is_from_parameters, is_weight_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from daf.allocator import Arena, Stash
+    from daf.allocator import Arena
 
 _push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
 _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
@@ -45,16 +45,6 @@ _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _current_node = torch._C._current_autograd_node
 
 MIN_BYTES = 16 * 1024  # below this, headers and tail pages eat what coding saves
-WORTH_IT = 0.75  # coded bytes must stay under this share of the raw ones
-EXACT = frozenset({"raw", "int", "bool"})
-FINITE_EVERY = 64  # saves of a slot between two looks for infinities
-OFTEN_INFINITE = frozenset({"LogSoftmaxBackward0", "MaskedFillBackward0", "WhereBackward0", "LogBackward0"})
-
-_DTYPES = {
-    torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float64: "float64",
-    torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8", torch.uint8: "uint8",
-    torch.bool: "bool",
-}  # fmt: skip
 
 _NOTHING = torch.empty(0)
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -65,14 +55,15 @@ class Engine:
 
     def __init__(self, arena: Arena, bits: int | str = "auto", floor: int = 1, *, min_bytes: int = MIN_BYTES) -> None:
         self.arena = arena
-        self.chooser = Chooser(bits)
-        self.floor = floor
+        self.encoder = Encoder(arena, Chooser(bits), floor)
         self.min_bytes = min_bytes
         self.ledger = Ledger()
         self.table = SlotTable()
         self.scope = Scope()
         self.is_active = False
         self._is_off = bits == "off"
+        self._may_derive = bits != "lossless"
+        self._trust = Trust()
         self._hooked_threads = threading.local()
         self._hooks = (self.pack, self.unpack)
         self._was_warned = False
@@ -87,7 +78,7 @@ class Engine:
         self.is_active = True
         _engines.add(self)
         _watch_forks()
-        self.scope.install(on_thread=self._hook_thread)
+        self.scope.install(on_root=self._hook_thread, on_enter=self._enter_module, on_leave=self._leave_module)
         self._undo.callback(self.scope.remove)
         self._undo.enter_context(_out_of_torch_func(self))
         self._hook_thread()
@@ -128,8 +119,14 @@ class Engine:
         self.ledger.num_packs += 1
         if self._is_off or not self.is_active:
             return Kept(tensor, self.ledger, 0)
+        call = self.scope.frame().call
         try:
-            return self._pack(tensor)
+            if call is None:
+                return self._pack(tensor)
+            call.num_saves += 1
+            handle = self._pack(tensor)
+            call.saves.append((tensor.detach(), handle))
+            return handle
         except DafOutOfMemoryError:
             self._warn("the budget has no room left for saved activations, even at their floors")
             return self._keep(tensor, "no_room")
@@ -156,7 +153,7 @@ class Engine:
             return self._keep(tensor, "parameter" if isinstance(tensor, Parameter) else "subclass")
         if tensor.nbytes < self.min_bytes:
             return self._keep(tensor, "small")
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.dtype not in _DTYPES:
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.dtype not in DTYPES:
             return self._keep(tensor, "unsupported")
         layout = layout_of(tensor.shape, tensor.stride())
         if layout.numel * tensor.element_size() < self.min_bytes:
@@ -167,24 +164,29 @@ class Engine:
         if tensor.is_leaf and tensor.requires_grad:
             return self._keep(tensor, "leaf")
         frame.order += 1
-        storage = tensor.untyped_storage()
-        shape_key = layout.is_dense or (layout.shape, layout.strides)
-        key = (storage._cdata, tensor.data_ptr(), layout.numel, tensor._version, tensor.dtype, shape_key)
+        key = storage_key(tensor, layout)
         stored = self.ledger.find(key)
         if stored is not None:
             self.ledger.num_shared += 1
             return View(stored, layout)
-        stored = self._derive(tensor, layout)
+        stored = self._derive(tensor, layout, frame)
         if stored is None:
             slot = self.table.at((frame.path, frame.order, tensor.dtype, len(layout.shape)))
-            stored = self._encode(tensor, layout, slot)
+            stored = self.encoder.encode(tensor, layout, slot)
         if stored is None:
             return self._keep(tensor, "not_worth_it")
-        stored.enter(self.ledger, key, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+        self._enter(stored, tensor, key)
         return View(stored, layout)
 
-    def _derive(self, tensor: Tensor, layout: Layout) -> Derived | None:
+    def _enter(self, stored: Stored, tensor: Tensor, key: StorageKey) -> None:
+        stored.enter(self.ledger, key, StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
+
+    def _derive(self, tensor: Tensor, layout: Layout, frame: Frame) -> Derived | None:
         """What the tensor follows from, if all of that is stored. A view of the whole of another counts as that."""
+        if not self._may_derive:
+            return None
+        if frame.call is not None and frame.call.joint is not None:
+            return frame.call.member(frame.call.num_saves - 1, tensor)
         base = tensor._base
         owner = tensor if base is None else base
         node = owner.grad_fn
@@ -197,69 +199,48 @@ class Engine:
             return None
         return Derived(compute, layout_of(owner.shape, owner.stride()), tensor.dtype, tensor.nbytes)
 
-    def _encode(self, tensor: Tensor, layout: Layout, slot: Slot) -> Coded | None:
-        source = tensor.detach()
-        if layout.is_expanded:
-            source = source.as_strided(layout.core_shape, layout.strides)
-        if not layout.is_dense:
-            # A slice is gathered first: coding it alone lets go of the whole that it was cut from.
-            compact = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=tensor.dtype)
-            source = compact.copy_(source)
-        if tensor.dtype.is_floating_point:
-            if slot.is_mask is not False and is_constant(tensor):
-                value = second_value(source)
-                slot.is_mask = value is not None
-                if value is not None:
-                    return self._encode_mask(source, value, layout, slot)
-            self._look_for_infinities(tensor, slot)
-        slot.use(self.chooser.choose(tensor, source, slot))
-        plan = self._plan(slot, tensor.dtype, layout)
-        return None if plan is None else Coded(self._write(source, plan, slot), plan, slot, tensor.dtype, source.nbytes)
+    # -- modules that are run again (replay.py)
 
-    def _encode_mask(self, source: Tensor, value: float, layout: Layout, slot: Slot) -> Coded | None:
-        slot.use(BOOL)
-        plan = self._plan(slot, torch.bool, layout)
-        if plan is None:
+    def _enter_module(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
+        if not self._may_derive or self._is_off or not is_candidate(module) or self._trust.of(module) is False:
             return None
-        coded = TwoValued(self._write(source != 0, plan, slot), plan, slot, source.dtype, source.nbytes)
-        coded.value = value
-        return coded
-
-    def _look_for_infinities(self, tensor: Tensor, slot: Slot) -> None:
-        is_due = slot.num_saves % FINITE_EVERY == 0 or producer(tensor) in OFTEN_INFINITE or is_constant(tensor)
-        if slot.is_finite and is_due:
-            slot.is_finite = is_finite(tensor)
-
-    def _write(self, source: Tensor, plan: Plan, slot: Slot) -> Stash:
-        stash = self.arena.reserve(plan.stash_spec, slot.id, source.nbytes)
-        try:
-            plan.coder.encode(source.data_ptr(), stash.planes, slot.num_saves)
-        except BaseException:
-            stash.unpin()
-            stash.release()
-            raise
-        stash.unpin()
-        slot.num_saves += 1
-        return stash
-
-    def _plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
-        size = (layout.numel, layout.cols)
-        if size not in slot.plans:
-            slot.plans[size] = self._make_plan(slot, dtype, layout)
-        return slot.plans[size]
-
-    def _make_plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
-        spec = slot.spec
-        assert spec is not None
-        coded = coder(spec, _DTYPES[dtype], layout.numel, layout.cols)
-        page_bytes = self.arena.page_bytes
-        stored_bytes = sum(-(-num_bytes // page_bytes) * page_bytes for num_bytes in coded.stream_bytes)
-        if spec.codec != "raw" and stored_bytes > WORTH_IT * layout.numel * dtype.itemsize and dtype is not torch.bool:
+        if len(args) != 1 or type(args[0]) is not Tensor or not torch.is_grad_enabled() or not args[0].requires_grad:
             return None
-        importance = [layout.numel * 4.0**-stream for stream in range(len(coded.stream_bytes))]
-        floor = len(coded.stream_bytes) if spec.codec in EXACT else 1 + min(self.floor, spec.bits)
-        stash_spec = self.arena.stash_spec(coded.stream_bytes, importance, floor)
-        return Plan(spec, coded, stash_spec, stored_bytes)
+        call = Call(module, args[0])
+        if self._trust.of(module):
+            call.start(self.pack(call.source))
+        return call
+
+    def _leave_module(self, call: Call, output: object) -> None:
+        if type(output) is not Tensor or not output.requires_grad:
+            return
+        if call.joint is None and not self._check(call, output):
+            return
+        layout = layout_of(output.shape, output.stride())
+        holder = next(
+            (handle for _, handle in call.saves if type(handle) is View and type(handle.stored) is Derived), None
+        )
+        key = storage_key(output, layout)
+        if holder is not None and layout.is_dense and self.ledger.find(key) is None:
+            derived = call.member(OUTPUT, output)
+            self._enter(derived, output, key)
+            holder.companion = derived
+
+    def _check(self, call: Call, output: Tensor) -> bool:
+        """Whether to trust the module from now on: it pays, and it comes out the same."""
+        numbers = [n for n, (tensor, handle) in enumerate(call.saves) if self._is_intermediate(call, tensor, handle)]
+        is_trusted = bool(numbers) and call.comes_out_the_same(output)
+        self._trust.set(call.module, is_trusted)
+        if is_trusted:
+            call.start(self.pack(call.source))
+            for number in numbers:
+                tensor, handle = call.saves[number]
+                handle.supersede(call.member(number, tensor))
+        return is_trusted
+
+    @staticmethod
+    def _is_intermediate(call: Call, tensor: Tensor, handle: Handle) -> bool:
+        return type(handle) is View and type(handle.stored) is Coded and not _is_same_memory(tensor, call.source)
 
     # -- passing through
 

@@ -27,6 +27,9 @@ _current_node = torch._C._current_autograd_node
 
 
 class Handle(Protocol):
+    @property
+    def layout(self) -> Layout: ...
+
     def restore(self) -> Tensor: ...
 
     def supersede(self, stored: Stored) -> None:
@@ -56,10 +59,13 @@ class Kept:
             raise RuntimeError(_modified_in_place(self.tensor, self.version))
         return self.tensor
 
+    @property
+    def layout(self) -> Layout:
+        return layout_of(self.tensor.shape, self.tensor.stride())
+
     def supersede(self, stored: Stored) -> None:
-        tensor = self.tensor
-        self.instead = View(stored, layout_of(tensor.shape, tensor.stride()))
-        self.tensor = tensor.new_empty(0)
+        self.instead = View(stored, self.layout)
+        self.tensor = self.tensor.new_empty(0)
 
     def __del__(self) -> None:
         self.ledger.kept_bytes -= self.num_bytes
@@ -176,7 +182,10 @@ class Derived(Stored):
 
     def decode(self, _layout: Layout) -> Tensor:
         with torch.no_grad():
-            value = self.compute().detach()
+            return self.fit(self.compute().detach())
+
+    def fit(self, value: Tensor) -> Tensor:
+        """`value` in the dtype and strides of the tensor that it stands for."""
         mine = self.layout
         if value.dtype is self.dtype and value.stride() == mine.strides:
             return value
@@ -184,11 +193,12 @@ class Derived(Stored):
 
 
 class View:
-    """One save of a storage: its shape and strides."""
+    """One save of a storage: its shape and strides. `companion` is content to be found as long as this save lives."""
 
-    __slots__ = ("layout", "stored")
+    __slots__ = ("companion", "layout", "stored")
 
     def __init__(self, stored: Stored, layout: Layout) -> None:
+        self.companion: Stored | None = None
         stored.num_uses += 1
         self.stored = stored
         self.layout = layout

@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING
 from daf.quant.recent import Recent
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from daf.quant.handles import Stored
+    from daf.quant.layout import Layout
 
 # Storage record, address, elements, version, dtype, and shape with strides unless the elements fill their memory.
 StorageKey = tuple[int, int, int, int, object, object]
+
+
+def storage_key(tensor: Tensor, layout: Layout) -> StorageKey:
+    """Two tensors with the same key, both alive, have the same content in the same order of memory."""
+    shape = layout.is_dense or (layout.shape, layout.strides)
+    record = tensor.untyped_storage()._cdata
+    return record, tensor.data_ptr(), layout.numel, tensor._version, tensor.dtype, shape
 
 
 class Ledger:

@@ -27,4 +27,4 @@ def is_constant(tensor: Tensor) -> bool:
 
 def is_finite(tensor: Tensor) -> bool:
     """One pass: a sum is finite only if all of its terms are (finite sums that overflow count as not)."""
-    return math.isfinite(float(tensor.sum(dtype=torch.float32)))
+    return math.isfinite(float(tensor.detach().sum(dtype=torch.float32)))

@@ -10,21 +10,26 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as module_hooks
 
+if TYPE_CHECKING:
+    from daf.quant.replay import Call
+
 
 class Frame:
-    """One module call under way. `order` numbers the saves that it makes."""
+    """One module call under way. `order` numbers the saves that it makes; `call` is the engine's, if it follows it."""
 
-    __slots__ = ("module", "order", "path")
+    __slots__ = ("call", "module", "order", "path")
 
     def __init__(self, path: str, module: torch.nn.Module | None) -> None:
         self.path = path
         self.module = module
         self.order = 0
+        self.call: Call | None = None
 
 
 class _ThreadFrames(threading.local):
@@ -47,9 +52,16 @@ class Scope:
         self._num_roots: dict[str, int] = {}
         self._handles: list[Any] = []
 
-    def install(self, on_thread: Any = None) -> None:
-        """Starts following module calls. `on_thread` runs at every outermost module call, in its thread."""
-        self._on_thread = on_thread
+    def install(
+        self,
+        *,
+        on_root: Callable[[], None],
+        on_enter: Callable[[torch.nn.Module, tuple[object, ...]], Call | None],
+        on_leave: Callable[[Call, object], None],
+    ) -> None:
+        """Starts following module calls. `on_root` runs at every outermost module call, in its thread; what `on_enter`
+        returns at a call stays with its frame, and goes to `on_leave` at its end."""
+        self._on_root, self._on_enter, self._on_leave = on_root, on_enter, on_leave
         warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
         self._handles = [
             module_hooks.register_module_forward_pre_hook(self._enter),
@@ -75,12 +87,11 @@ class Scope:
         """A backward pass is running in this thread: what is saved next, outside modules, is a new round."""
         self._threads.is_after_unpack = True
 
-    def _enter(self, module: torch.nn.Module, _args: Any) -> None:
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:
         stack = self._threads.stack
         if len(stack) == 1:
             self._threads.num_calls.clear()
-            if self._on_thread is not None:
-                self._on_thread()
+            self._on_root()
         known = self._paths.get(id(module))
         if known is None or known[0]() is not module:
             path = self._name(module, stack[-1])
@@ -88,17 +99,21 @@ class Scope:
             path = known[1]
         num_calls = self._threads.num_calls
         number = num_calls[path] = num_calls.get(path, 0) + 1
-        stack.append(Frame(path if number == 1 else f"{path}@{number}", module))
+        frame = Frame(path if number == 1 else f"{path}@{number}", module)
+        frame.call = self._on_enter(module, args)
+        stack.append(frame)
 
-    def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
+    def _leave(self, module: torch.nn.Module, _args: Any, output: Any) -> None:
         stack = self._threads.stack
         # Frames above this module's are calls that an exception cut short before their own hook could run.
         for depth in range(len(stack) - 1, 0, -1):
             if stack[depth].module is module:
-                path = stack[depth].path
+                frame = stack[depth]
                 del stack[depth:]
                 if depth == 1:
-                    stack[0] = Frame(f"after {path}", None)
+                    stack[0] = Frame(f"after {frame.path}", None)
+                if frame.call is not None:
+                    self._on_leave(frame.call, output)
                 return
 
     def _name(self, module: torch.nn.Module, parent: Frame) -> str:

@@ -1,0 +1,102 @@
+"""Writes tensors into the arena: which plan a slot has for this size, and the exact ways of masks and infinities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from daf.kernels import coder
+from daf.quant.choice import BOOL, Chooser, producer
+from daf.quant.handles import Coded, TwoValued
+from daf.quant.layout import Layout
+from daf.quant.masks import is_constant, is_finite, second_value
+from daf.quant.slots import Plan, Slot
+
+if TYPE_CHECKING:
+    from daf.allocator import Arena, Stash
+
+WORTH_IT = 0.75  # coded bytes must stay under this share of the raw ones
+EXACT = frozenset({"raw", "int", "bool"})
+FINITE_EVERY = 64  # saves of a slot between two looks for infinities
+OFTEN_INFINITE = frozenset({"LogSoftmaxBackward0", "MaskedFillBackward0", "WhereBackward0", "LogBackward0"})
+
+DTYPES = {
+    torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float64: "float64",
+    torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8", torch.uint8: "uint8",
+    torch.bool: "bool",
+}  # fmt: skip
+
+
+class Encoder:
+    """Turns a tensor of a slot into a stash. `floor` is the number of planes that eviction leaves."""
+
+    def __init__(self, arena: Arena, chooser: Chooser, floor: int) -> None:
+        self._arena = arena
+        self._chooser = chooser
+        self._floor = floor
+
+    def encode(self, tensor: Tensor, layout: Layout, slot: Slot) -> Coded | None:
+        source = tensor.detach()
+        if layout.is_expanded:
+            source = source.as_strided(layout.core_shape, layout.strides)
+        if not layout.is_dense:
+            # A slice is gathered first: coding it alone lets go of the whole that it was cut from.
+            compact = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=tensor.dtype)
+            source = compact.copy_(source)
+        if tensor.dtype.is_floating_point:
+            if slot.is_mask is not False and is_constant(tensor):
+                value = second_value(source)
+                slot.is_mask = value is not None
+                if value is not None:
+                    return self._encode_mask(source, value, layout, slot)
+            self._look_for_infinities(tensor, slot)
+        slot.use(self._chooser.choose(tensor, source, slot))
+        plan = self._plan(slot, tensor.dtype, layout)
+        return None if plan is None else Coded(self._write(source, plan, slot), plan, slot, tensor.dtype, source.nbytes)
+
+    def _encode_mask(self, source: Tensor, value: float, layout: Layout, slot: Slot) -> Coded | None:
+        slot.use(BOOL)
+        plan = self._plan(slot, torch.bool, layout)
+        if plan is None:
+            return None
+        coded = TwoValued(self._write(source != 0, plan, slot), plan, slot, source.dtype, source.nbytes)
+        coded.value = value
+        return coded
+
+    def _look_for_infinities(self, tensor: Tensor, slot: Slot) -> None:
+        is_due = slot.num_saves % FINITE_EVERY == 0 or producer(tensor) in OFTEN_INFINITE or is_constant(tensor)
+        if slot.is_finite and is_due:
+            slot.is_finite = is_finite(tensor)
+
+    def _write(self, source: Tensor, plan: Plan, slot: Slot) -> Stash:
+        stash = self._arena.reserve(plan.stash_spec, slot.id, source.nbytes)
+        try:
+            plan.coder.encode(source.data_ptr(), stash.planes, slot.num_saves)
+        except BaseException:
+            stash.unpin()
+            stash.release()
+            raise
+        stash.unpin()
+        slot.num_saves += 1
+        return stash
+
+    def _plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
+        size = (layout.numel, layout.cols)
+        if size not in slot.plans:
+            slot.plans[size] = self._make_plan(slot, dtype, layout)
+        return slot.plans[size]
+
+    def _make_plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
+        spec = slot.spec
+        assert spec is not None
+        coded = coder(spec, DTYPES[dtype], layout.numel, layout.cols)
+        page_bytes = self._arena.page_bytes
+        stored_bytes = sum(-(-num_bytes // page_bytes) * page_bytes for num_bytes in coded.stream_bytes)
+        if spec.codec != "raw" and stored_bytes > WORTH_IT * layout.numel * dtype.itemsize and dtype is not torch.bool:
+            return None
+        importance = [layout.numel * 4.0**-stream for stream in range(len(coded.stream_bytes))]
+        floor = len(coded.stream_bytes) if spec.codec in EXACT else 1 + min(self._floor, spec.bits)
+        stash_spec = self._arena.stash_spec(coded.stream_bytes, importance, floor)
+        return Plan(spec, coded, stash_spec, stored_bytes)
