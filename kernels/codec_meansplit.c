@@ -151,5 +151,5 @@ const dafi_codec_t dafi_codec_meansplit = {
     "meansplit", 1, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &all,
 };
 const dafi_codec_t dafi_codec_support = {
-    "support", 1, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &support,
+    "support", 0, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &support,
 };

@@ -34,7 +34,7 @@ class Spec:
     minmax       1-8      run, column  floats, rounded to the nearest level
     minmax-sr    1-8      run, column  floats, rounded up or down at random: unbiased
     meansplit    1-4      run, column  floats, each part of a group to its mean
-    support      1-4      run, column  floats; zeros exact, the others as meansplit
+    support      0-4      run, column  floats; zeros exact, the others as meansplit
     ============ ======== ============ ======================================================
     """
 

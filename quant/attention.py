@@ -7,14 +7,14 @@ are restored together by one more fused forward over what q, k, v decode to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from daf.quant.derive import peek, source
-from daf.quant.handles import Derived
+from daf.quant.handles import Derived, Recipe, is_coded
 from daf.quant.joint import Joint
 from daf.quant.layout import layout_of
 
@@ -26,20 +26,20 @@ def derive_attention(out: Tensor, node: Any) -> Derived | None:
 
     Shapes: out [B, H, L, E], lse [B, H, L].
     """
-    forward = _forward_again(node)
+    joint = _forward_again(node)
     lse = peek.at(node, "_saved_logsumexp")
-    if forward is None or lse is None:
+    if joint is None or lse is None:
         return None
-    joint = Joint(forward)
     lse.supersede(joint.member("lse", lse.layout, torch.float32))
     return joint.member("out", layout_of(out.shape, out.stride()), out.dtype)
 
 
-def _forward_again(node: Any) -> Callable[[], dict[Hashable, Tensor]] | None:
+def _forward_again(node: Any) -> Joint | None:
     """Attention's forward over the restored q [B, H, L, E], k, v [B, H, S, E] and mask [B or 1, H or 1, L, S]."""
     query, key, value, mask = (source(node, f"_saved_{name}") for name in ("query", "key", "value", "attn_mask"))
     if query is None or key is None or value is None:
         return None
+    _pair(query, key, value)
     is_causal, scale = node._saved_is_causal, node._saved_scale
 
     def forward() -> dict[Hashable, Tensor]:
@@ -48,4 +48,14 @@ def _forward_again(node: Any) -> Callable[[], dict[Hashable, Tensor]] | None:
         )
         return {"out": out, "lse": lse}
 
-    return forward
+    return Joint(forward, query.sources + key.sources + value.sources)
+
+
+def _pair(query: Recipe, key: Recipe, value: Recipe) -> None:
+    """Noise in any of the three gets into the gradients of query and key."""
+    slots = [handle.stored.slot for recipe in (query, key) for handle in recipe.sources if is_coded(handle)]
+    partners = tuple(slot.id for slot in slots)
+    for recipe in (query, key, value):
+        for handle in recipe.sources:
+            if is_coded(handle):
+                handle.stored.slot.partners = partners

@@ -8,10 +8,15 @@ from torch import Tensor
 from daf.kernels import Spec, choose_bits
 from daf.quant.slots import Slot
 
+FIRST_WIDTH = 2  # of a slot that `auto` knows nothing of yet
 RAW = Spec("raw", 0)
 BOOL = Spec("bool", 1)
 
 _RELU_LIKE = frozenset({"ReluBackward0", "ThresholdBackward0", "HardtanhBackward0"})
+
+
+def is_relu_like(tensor: Tensor) -> bool:
+    return producer(tensor) in _RELU_LIKE
 
 
 def producer(tensor: Tensor) -> str:
@@ -25,7 +30,7 @@ class Chooser:
 
     def __init__(self, bits: int | str) -> None:
         self.bits = bits
-        self.width = bits if isinstance(bits, int) else 4
+        self.width = bits if isinstance(bits, int) else FIRST_WIDTH
 
     def choose(self, tensor: Tensor, source: Tensor, slot: Slot) -> Spec:
         dtype = tensor.dtype
@@ -35,8 +40,12 @@ class Chooser:
             return Spec("int", num_int_bits(source))
         if self.bits == "lossless" or dtype is torch.float64 or not slot.is_finite:
             return RAW
-        if producer(tensor) in _RELU_LIKE:
-            return Spec("support", self.width - 1)
+        is_relu = is_relu_like(tensor)
+        planned = slot.planned
+        if planned is not None and (planned.codec == "support") == is_relu:
+            return planned
+        if is_relu:
+            return Spec("support", min(4, self.width - 1))
         return Spec("meansplit" if self.width <= 4 else "minmax", self.width)
 
 

@@ -21,9 +21,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from daf.quant.handles import Handle, View
+from daf.quant.handles import Handle, Recipe, View
 
-Thunk = Callable[[], Tensor]
 MAX_DEPTH = 3
 
 
@@ -48,34 +47,34 @@ class Peek(threading.local):
 peek = Peek()
 
 
-def source(node: Any, name: str) -> Thunk | None:
+def source(node: Any, name: str) -> Recipe | None:
     """A saved tensor of `node`, to be restored later. Counts as one more use of what is stored."""
     handle = peek.at(node, name)
     if handle is None:
         return None
     if isinstance(handle, View):
         handle.stored.num_uses += 1
-    return handle.restore
+    return Recipe(handle.restore, (handle,))
 
 
-def derive(node: Any, depth: int = MAX_DEPTH) -> Thunk | None:
+def derive(node: Any, depth: int = MAX_DEPTH) -> Recipe | None:
     """How to work out the output of `node`, if that needs nothing but what is stored."""
     rule = RULES.get(node.name()) if node is not None and depth > 0 else None
     return rule(node, depth) if rule is not None else None
 
 
-def _gelu(node: Any, _depth: int) -> Thunk | None:
+def _gelu(node: Any, _depth: int) -> Recipe | None:
     x = source(node, "_saved_self")
     approximate = node._saved_approximate
-    return x and (lambda: F.gelu(x(), approximate=approximate))
+    return x and Recipe(lambda: F.gelu(x(), approximate=approximate), x.sources)
 
 
-def _silu(node: Any, _depth: int) -> Thunk | None:
+def _silu(node: Any, _depth: int) -> Recipe | None:
     x = source(node, "_saved_self")
-    return x and (lambda: F.silu(x()))
+    return x and Recipe(lambda: F.silu(x()), x.sources)
 
 
-def _layer_norm(node: Any, _depth: int) -> Thunk | None:
+def _layer_norm(node: Any, _depth: int) -> Recipe | None:
     x, mean, rstd = (source(node, name) for name in ("_saved_input", "_saved_result1", "_saved_result2"))
     weight, bias = source(node, "_saved_weight"), source(node, "_saved_bias")
     if x is None or mean is None or rstd is None:
@@ -87,27 +86,27 @@ def _layer_norm(node: Any, _depth: int) -> Thunk | None:
             out.mul_(weight())
         return out if bias is None else out.add_(bias())
 
-    return compute
+    return Recipe(compute, x.sources)
 
 
-def _saved_result(node: Any, _depth: int) -> Thunk | None:
+def _saved_result(node: Any, _depth: int) -> Recipe | None:
     return source(node, "_saved_result")
 
 
-def _times_constant(node: Any, depth: int) -> Thunk | None:
+def _times_constant(node: Any, depth: int) -> Recipe | None:
     (left, _), (right, _) = node.next_functions
     if left is None or right is not None:
         return None
     x = derive(left, depth - 1)
     factor = x and source(node, "_saved_other")
-    return x and factor and (lambda: x() * factor())
+    return x and factor and Recipe(lambda: x() * factor(), x.sources)
 
 
-def _cast(node: Any, depth: int) -> Thunk | None:
+def _cast(node: Any, depth: int) -> Recipe | None:
     return derive(node.next_functions[0][0], depth - 1)  # whoever asked casts the result to its own dtype
 
 
-RULES: dict[str, Callable[[Any, int], Thunk | None]] = {
+RULES: dict[str, Callable[[Any, int], Recipe | None]] = {
     "GeluBackward0": _gelu,
     "SiluBackward0": _silu,
     "NativeLayerNormBackward0": _layer_norm,

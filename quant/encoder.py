@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from daf.kernels import coder
-from daf.quant.choice import BOOL, Chooser, producer
+from daf.kernels import Coder, Spec, coder
+from daf.quant.choice import BOOL, Chooser, is_relu_like, producer
 from daf.quant.handles import Coded, TwoValued
 from daf.quant.layout import Layout
 from daf.quant.masks import is_constant, is_finite, second_value
-from daf.quant.slots import Plan, Slot
+from daf.quant.slots import Curve, Plan, Slot
 
 if TYPE_CHECKING:
     from daf.allocator import Arena, Stash
 
 WORTH_IT = 0.75  # coded bytes must stay under this share of the raw ones
 EXACT = frozenset({"raw", "int", "bool"})
+SAMPLED_GROUPS = 64
+MIN_ROWS = 128  # fewer rows than this make column groups too short
 FINITE_EVERY = 64  # saves of a slot between two looks for infinities
 OFTEN_INFINITE = frozenset({"LogSoftmaxBackward0", "MaskedFillBackward0", "WhereBackward0", "LogBackward0"})
 
@@ -36,6 +38,7 @@ class Encoder:
         self._arena = arena
         self._chooser = chooser
         self._floor = floor
+        self.is_sampling = False
 
     def encode(self, tensor: Tensor, layout: Layout, slot: Slot) -> Coded | None:
         source = tensor.detach()
@@ -52,7 +55,11 @@ class Encoder:
                 if value is not None:
                     return self._encode_mask(source, value, layout, slot)
             self._look_for_infinities(tensor, slot)
-        slot.use(self._chooser.choose(tensor, source, slot))
+        spec = self._chooser.choose(tensor, source, slot)
+        slot.use(spec)
+        if self.is_sampling and spec.codec not in EXACT:
+            slot.curves = self._curves(source, layout, is_relu_like(tensor))
+            slot.plans.clear()
         plan = self._plan(slot, tensor.dtype, layout)
         return None if plan is None else Coded(self._write(source, plan, slot), plan, slot, tensor.dtype, source.nbytes)
 
@@ -80,6 +87,7 @@ class Encoder:
             raise
         stash.unpin()
         slot.num_saves += 1
+        slot.raw_bytes, slot.stored_bytes = source.nbytes, plan.stored_bytes
         return stash
 
     def _plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
@@ -92,11 +100,42 @@ class Encoder:
         spec = slot.spec
         assert spec is not None
         coded = coder(spec, DTYPES[dtype], layout.numel, layout.cols)
-        page_bytes = self._arena.page_bytes
-        stored_bytes = sum(-(-num_bytes // page_bytes) * page_bytes for num_bytes in coded.stream_bytes)
+        stored_bytes = self._stored_bytes(coded)
         if spec.codec != "raw" and stored_bytes > WORTH_IT * layout.numel * dtype.itemsize and dtype is not torch.bool:
             return None
-        importance = [layout.numel * 4.0**-stream for stream in range(len(coded.stream_bytes))]
+        importance = slot.stream_importance(spec, len(coded.stream_bytes))
         floor = len(coded.stream_bytes) if spec.codec in EXACT else 1 + min(self._floor, spec.bits)
         stash_spec = self._arena.stash_spec(coded.stream_bytes, importance, floor)
         return Plan(spec, coded, stash_spec, stored_bytes)
+
+    def _stored_bytes(self, coded: Coder) -> int:
+        """What the streams take in whole pages."""
+        page_bytes = self._arena.page_bytes
+        return sum(-(-num_bytes // page_bytes) * page_bytes for num_bytes in coded.stream_bytes)
+
+    def _curves(self, source: Tensor, layout: Layout, is_relu: bool) -> list[Curve]:
+        """How the codecs that suit this tensor do, from a few of its groups."""
+        mean_square = float(torch.linalg.vector_norm(source.float())) ** 2 / layout.numel
+        if mean_square == 0.0:
+            return []
+        return [self._curve(candidate, source, layout, mean_square) for candidate in candidates(layout, is_relu)]
+
+    def _curve(self, candidate: Candidate, source: Tensor, layout: Layout, mean_square: float) -> Curve:
+        codec, group, widths = candidate
+        dtype = DTYPES[source.dtype]
+        coders = {bits: coder(Spec(codec, bits, group), dtype, layout.numel, layout.cols) for bits in widths}
+        errors = coders[widths[-1]].distortion(source.data_ptr(), SAMPLED_GROUPS)
+        stored_bytes = tuple(self._stored_bytes(coders[bits]) if bits in coders else 0 for bits in range(len(errors)))
+        return Curve(codec, group, widths[0], tuple(error / mean_square for error in errors), stored_bytes)
+
+
+Candidate = tuple[str, str, range]  # codec, group shape, widths
+
+
+def candidates(layout: Layout, is_relu: bool) -> list[Candidate]:
+    groups = ["run", "column"] if layout.cols > 1 and layout.numel // layout.cols >= MIN_ROWS else ["run"]
+    if is_relu:
+        return [("support", group, range(5)) for group in groups]
+    return [
+        choice for group in groups for choice in (("meansplit", group, range(1, 5)), ("minmax", group, range(5, 9)))
+    ]

@@ -22,13 +22,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 
 from daf.errors import DafOutOfMemoryError
-from daf.quant import attention
-from daf.quant.choice import Chooser
+from daf.quant import attention, rectified
+from daf.quant.choice import Chooser, producer
 from daf.quant.derive import derive, peek
 from daf.quant.encoder import DTYPES, Encoder
-from daf.quant.handles import Coded, Derived, Handle, Kept, Stored, View
+from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, View
 from daf.quant.layout import Layout, layout_of
 from daf.quant.ledger import Ledger, StorageKey, storage_key
+from daf.quant.policy import Policy, Wish
 from daf.quant.replay import OUTPUT, Call, Trust, is_candidate
 from daf.quant.scope import Frame, Scope
 from daf.quant.slots import Slot, SlotTable
@@ -44,6 +45,7 @@ _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _current_node = torch._C._current_autograd_node
 
+DEFAULT_WISH = Wish()
 MIN_BYTES = 16 * 1024  # below this, headers and tail pages eat what coding saves
 
 _NOTHING = torch.empty(0)
@@ -53,13 +55,22 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 class Engine:
     """Holds what one run needs: arena, slots, ledger, and the codec choice."""
 
-    def __init__(self, arena: Arena, bits: int | str = "auto", floor: int = 1, *, min_bytes: int = MIN_BYTES) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        bits: int | str = "auto",
+        floor: int = 1,
+        *,
+        wish: Wish = DEFAULT_WISH,
+        min_bytes: int = MIN_BYTES,
+    ) -> None:
         self.arena = arena
         self.encoder = Encoder(arena, Chooser(bits), floor)
         self.min_bytes = min_bytes
         self.ledger = Ledger()
         self.table = SlotTable()
         self.scope = Scope()
+        self.policy = Policy(arena, self.table, self.ledger, wish=wish if bits == "auto" else None)
         self.is_active = False
         self._is_off = bits == "off"
         self._may_derive = bits != "lossless"
@@ -119,6 +130,8 @@ class Engine:
         self.ledger.num_packs += 1
         if self._is_off or not self.is_active:
             return Kept(tensor, self.ledger, 0)
+        if self.scope.is_new_step():
+            self._begin_step()
         call = self.scope.frame().call
         try:
             if call is None:
@@ -146,6 +159,14 @@ class Engine:
                 handle.stored.learn(node.name())
         return handle.restore()
 
+    def _begin_step(self) -> None:
+        try:
+            self.policy.begin_step()
+            self.encoder.is_sampling = self.policy.probe.is_on
+        except Exception as error:
+            self.ledger.num_failures += 1
+            self._warn(f"planning failed ({type(error).__name__}: {error})")
+
     # -- packing
 
     def _pack(self, tensor: Tensor) -> Handle:
@@ -168,15 +189,24 @@ class Engine:
         stored = self.ledger.find(key)
         if stored is not None:
             self.ledger.num_shared += 1
+            stored.note_reader(frame.path)
             return View(stored, layout)
         stored = self._derive(tensor, layout, frame)
         if stored is None:
             slot = self.table.at((frame.path, frame.order, tensor.dtype, len(layout.shape)))
+            if slot.is_awaiting:
+                return Awaited(tensor, self.ledger, slot)
             stored = self.encoder.encode(tensor, layout, slot)
+            if self.policy.probe.is_on and tensor.is_floating_point():
+                self.policy.probe.see_slot(slot.id, tensor)
         if stored is None:
             return self._keep(tensor, "not_worth_it")
+        stored.note_reader(frame.path)
         self._enter(stored, tensor, key)
-        return View(stored, layout)
+        view = View(stored, layout)
+        if self._may_derive and producer(tensor) == rectified.RELU:
+            rectified.follow(view, tensor.grad_fn)
+        return view
 
     def _enter(self, stored: Stored, tensor: Tensor, key: StorageKey) -> None:
         stored.enter(self.ledger, key, StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
@@ -211,7 +241,13 @@ class Engine:
             call.start(self.pack(call.source))
         return call
 
-    def _leave_module(self, call: Call, output: object) -> None:
+    def _leave_module(self, frame: Frame, args: tuple[object, ...], output: object) -> None:
+        if self.policy.probe.is_on and frame.module is not None:
+            self.policy.probe.see_layer(frame.path, frame.module, args, output)
+        if frame.call is not None:
+            self._leave_call(frame.call, output)
+
+    def _leave_call(self, call: Call, output: object) -> None:
         if type(output) is not Tensor or not output.requires_grad:
             return
         if call.joint is None and not self._check(call, output):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -65,10 +66,30 @@ class Kept:
 
     def supersede(self, stored: Stored) -> None:
         self.instead = View(stored, self.layout)
+        stored.count_in(self.ledger)
         self.tensor = self.tensor.new_empty(0)
+        self.ledger.passed_bytes -= self.num_bytes
+        self.num_bytes = 0
 
     def __del__(self) -> None:
-        self.ledger.kept_bytes -= self.num_bytes
+        self.ledger.passed_bytes -= self.num_bytes
+
+
+class Awaited(Kept):
+    """A tensor whose handle is about to follow from another (rectified.py). If that does not come, its slot stops
+    waiting."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, tensor: Tensor, ledger: Ledger, slot: Slot) -> None:
+        super().__init__(tensor, ledger, tensor.nbytes)
+        ledger.passed_bytes += tensor.nbytes
+        self.slot = slot
+
+    def restore(self) -> Tensor:
+        if self.instead is None:
+            self.slot.is_awaiting = False
+        return super().restore()
 
 
 class Stored:
@@ -89,12 +110,18 @@ class Stored:
         self.num_uses = 0
         self.recent: Tensor | None = None
         self.ledger: Ledger | None = None
+        self.key: StorageKey | None = None
 
     def enter(self, ledger: Ledger, key: StorageKey, storage: StorageWeakRef) -> None:
-        self.ledger = ledger
+        """From now on other saves of the same storage find this content."""
         self.key = key
         self.storage = storage
-        ledger.add(self, key)
+        ledger.enter(self, key)
+        self.count_in(ledger)
+
+    def count_in(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        ledger.add(self)
 
     def fetch(self, layout: Layout) -> Tensor:
         """The content, as a dense tensor of the layout's core shape."""
@@ -116,9 +143,12 @@ class Stored:
     def learn(self, op: str) -> None:
         """The autograd node `op` asked for this content."""
 
+    def note_reader(self, path: str) -> None:
+        """The module at `path` saved this content."""
+
     def __del__(self) -> None:
         if self.ledger is not None:
-            self.ledger.drop(self, self.key)
+            self.ledger.drop(self)
 
 
 class Coded(Stored):
@@ -148,6 +178,9 @@ class Coded(Stored):
     def learn(self, op: str) -> None:
         self.slot.ops.add(op)
 
+    def note_reader(self, path: str) -> None:
+        self.slot.readers.add(path)
+
     def __del__(self) -> None:
         self.stash.release()
         super().__del__()
@@ -167,6 +200,17 @@ class TwoValued(Coded):
         return mask.to(self.dtype).mul_(self.value)
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How content is worked out, and from which handles."""
+
+    compute: Callable[[], Tensor]
+    sources: tuple[Handle, ...]
+
+    def __call__(self) -> Tensor:
+        return self.compute()
+
+
 class Derived(Stored):
     """Content that is a function of other handles, worked out when it is asked for. It holds no bytes.
 
@@ -175,10 +219,15 @@ class Derived(Stored):
 
     __slots__ = ("compute", "layout")
 
-    def __init__(self, compute: Callable[[], Tensor], layout: Layout, dtype: torch.dtype, raw_bytes: int) -> None:
+    def __init__(self, compute: Recipe, layout: Layout, dtype: torch.dtype, raw_bytes: int) -> None:
         super().__init__(dtype, raw_bytes, 0)
         self.compute = compute
         self.layout = layout
+
+    def note_reader(self, path: str) -> None:
+        for handle in self.compute.sources:
+            if isinstance(handle, View):
+                handle.stored.note_reader(path)
 
     def decode(self, _layout: Layout) -> Tensor:
         with torch.no_grad():
@@ -209,8 +258,18 @@ class View:
         return out.expand(layout.shape) if layout.is_expanded else out
 
     def supersede(self, stored: Stored) -> None:
+        if isinstance(self.stored, Coded):
+            self.stored.slot.is_awaiting = True
+        if self.stored.ledger is not None:
+            stored.count_in(self.stored.ledger)
         stored.num_uses += 1
         self.stored = stored
+
+
+class _CodedView(View):
+    """A View whose content is Coded, for the type checker."""
+
+    stored: Coded
 
 
 def _modified_in_place(tensor: Tensor, version: int) -> str:
@@ -218,3 +277,7 @@ def _modified_in_place(tensor: Tensor, version: int) -> str:
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} instead."
     )
+
+
+def is_coded(handle: Handle) -> TypeGuard[_CodedView]:
+    return isinstance(handle, View) and isinstance(handle.stored, Coded)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from daf.quant.handles import Derived
+from daf.quant.handles import Derived, Handle, Recipe
 from daf.quant.layout import Layout
 
 
@@ -19,13 +19,15 @@ class Joint:
     collection of garbage.
     """
 
-    def __init__(self, run: Callable[[], dict[Hashable, Tensor]]) -> None:
+    def __init__(self, run: Callable[[], dict[Hashable, Tensor]], sources: tuple[Handle, ...]) -> None:
         self._run = run
+        self._sources = sources
         self._members: dict[Hashable, weakref.ref[Derived]] = {}
 
     def member(self, name: Hashable, layout: Layout, dtype: torch.dtype) -> Derived:
         """The content called `name`, for a tensor of this layout."""
-        derived = Derived(lambda: self._restore(name), layout, dtype, layout.numel * dtype.itemsize)
+        recipe = Recipe(lambda: self._restore(name), self._sources)
+        derived = Derived(recipe, layout, dtype, layout.numel * dtype.itemsize)
         self._members[name] = weakref.ref(derived)
         return derived
 

@@ -38,42 +38,52 @@ class Ledger:
         self._live: dict[StorageKey, weakref.ref[Stored]] = {}
         self.raw_bytes = 0
         self.stored_bytes = 0
-        self.kept_bytes = 0
+        self.passed_bytes = 0
         self.peak_raw_bytes = 0
         self.peak_stored_bytes = 0
+        self.step_raw_bytes = 0
+        self._step_peak_bytes = 0
         self.num_packs = 0
         self.num_coded = 0
         self.num_derived = 0
         self.num_shared = 0
         self.num_failures = 0
-        self.kept: Counter[str] = Counter()
+        self.passed: Counter[str] = Counter()
         self.recent = Recent()
 
     def find(self, key: StorageKey) -> Stored | None:
         entry = self._live.get(key)
         return entry() if entry is not None else None
 
-    def add(self, stored: Stored, key: StorageKey) -> None:
+    def enter(self, stored: Stored, key: StorageKey) -> None:
+        self._live[key] = weakref.ref(stored)
+
+    def add(self, stored: Stored) -> None:
         with self._lock:
-            self._live[key] = weakref.ref(stored)
             self.num_coded += stored.stored_bytes > 0
             self.num_derived += stored.stored_bytes == 0
             self.raw_bytes += stored.raw_bytes
             self.stored_bytes += stored.stored_bytes
+            self._step_peak_bytes = max(self._step_peak_bytes, self.raw_bytes)
             self.peak_raw_bytes = max(self.peak_raw_bytes, self.raw_bytes)
             self.peak_stored_bytes = max(self.peak_stored_bytes, self.stored_bytes)
 
-    def drop(self, stored: Stored, key: StorageKey) -> None:
+    def drop(self, stored: Stored) -> None:
         with self._lock:
-            entry = self._live.get(key)
+            entry = None if stored.key is None else self._live.get(stored.key)
             if entry is not None and entry() is None:
-                del self._live[key]
+                del self._live[stored.key]
             self.raw_bytes -= stored.raw_bytes
             self.stored_bytes -= stored.stored_bytes
 
+    def begin_step(self) -> None:
+        """What the step before held at most becomes step_raw_bytes."""
+        self.step_raw_bytes = self._step_peak_bytes + self.passed_bytes
+        self._step_peak_bytes = self.raw_bytes
+
     def keep(self, reason: str, num_bytes: int) -> None:
-        self.kept[reason] += 1
-        self.kept_bytes += num_bytes
+        self.passed[reason] += 1
+        self.passed_bytes += num_bytes
 
     def counts(self) -> dict[str, int]:
         return {
@@ -84,8 +94,8 @@ class Ledger:
             "failures_total": self.num_failures,
             "raw_bytes": self.raw_bytes,
             "stored_bytes": self.stored_bytes,
-            "kept_bytes": self.kept_bytes,
+            "passed_bytes": self.passed_bytes,
             "peak_raw_bytes": self.peak_raw_bytes,
             "peak_stored_bytes": self.peak_stored_bytes,
-            **{f"kept_{reason}_total": count for reason, count in sorted(self.kept.items())},
+            **{f"passed_{reason}_total": count for reason, count in sorted(self.passed.items())},
         }

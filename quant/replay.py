@@ -55,7 +55,7 @@ class Call:
     def start(self, handle: Handle) -> None:
         """From here on saves may be derived; `handle` is how the input is stored."""
         module, autocast = self.module, self._autocast
-        self.joint = Joint(lambda: run_again(module, handle.restore(), autocast))
+        self.joint = Joint(lambda: run_again(module, handle.restore(), autocast), (handle,))
 
     def member(self, name: Hashable, tensor: Tensor) -> Derived:
         assert self.joint is not None
@@ -64,7 +64,8 @@ class Call:
     def comes_out_the_same(self, output: Tensor) -> bool:
         """Runs the module once more on the true input and compares every save and the output."""
         values = run_again(self.module, self.source, self._autocast)
-        want = {**{i: tensor for i, (tensor, _) in enumerate(self.saves)}, OUTPUT: output}
+        want: dict[Hashable, Tensor] = {i: tensor for i, (tensor, _) in enumerate(self.saves)}
+        want[OUTPUT] = output
         return len(values) == len(want) and all(torch.equal(values[name], want[name]) for name in want)
 
 

@@ -19,6 +19,8 @@ from torch.nn.modules import module as module_hooks
 if TYPE_CHECKING:
     from daf.quant.replay import Call
 
+_current_node = torch._C._current_autograd_node
+
 
 class Frame:
     """One module call under way. `order` numbers the saves that it makes; `call` is the engine's, if it follows it."""
@@ -36,7 +38,7 @@ class _ThreadFrames(threading.local):
     def __init__(self) -> None:
         self.stack: list[Frame] = [Frame("", None)]
         self.num_calls: dict[str, int] = {}
-        self.is_after_unpack = False
+        self.is_after_unpack = True
 
 
 class Scope:
@@ -57,10 +59,10 @@ class Scope:
         *,
         on_root: Callable[[], None],
         on_enter: Callable[[torch.nn.Module, tuple[object, ...]], Call | None],
-        on_leave: Callable[[Call, object], None],
+        on_leave: Callable[[Frame, tuple[object, ...], object], None],
     ) -> None:
         """Starts following module calls. `on_root` runs at every outermost module call, in its thread; what `on_enter`
-        returns at a call stays with its frame, and goes to `on_leave` at its end."""
+        returns at a call stays with its frame, which goes to `on_leave` at its end."""
         self._on_root, self._on_enter, self._on_leave = on_root, on_enter, on_leave
         warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
         self._handles = [
@@ -75,13 +77,17 @@ class Scope:
 
     def frame(self) -> Frame:
         """The frame that a save made now belongs to."""
+        return self._threads.stack[-1]
+
+    def is_new_step(self) -> bool:
+        """Whether this save is the first after a backward, outside of any backward; asked at every save."""
         threads = self._threads
-        top = threads.stack[-1]
-        if threads.is_after_unpack:
-            threads.is_after_unpack = False
-            if top.module is None:
-                top.order = 0
-        return top
+        if not threads.is_after_unpack or _current_node() is not None:
+            return False
+        threads.is_after_unpack = False
+        if threads.stack[-1].module is None:
+            threads.stack[-1].order = 0
+        return True
 
     def note_unpack(self) -> None:
         """A backward pass is running in this thread: what is saved next, outside modules, is a new round."""
@@ -103,7 +109,7 @@ class Scope:
         frame.call = self._on_enter(module, args)
         stack.append(frame)
 
-    def _leave(self, module: torch.nn.Module, _args: Any, output: Any) -> None:
+    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         stack = self._threads.stack
         # Frames above this module's are calls that an exception cut short before their own hook could run.
         for depth in range(len(stack) - 1, 0, -1):
@@ -112,8 +118,7 @@ class Scope:
                 del stack[depth:]
                 if depth == 1:
                     stack[0] = Frame(f"after {frame.path}", None)
-                if frame.call is not None:
-                    self._on_leave(frame.call, output)
+                self._on_leave(frame, args, output)
                 return
 
     def _name(self, module: torch.nn.Module, parent: Frame) -> str:

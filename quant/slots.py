@@ -30,23 +30,44 @@ class Plan:
     stored_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How one codec does at a slot: relative energy of its error with 0, 1, ... planes, and the bytes these take."""
+
+    codec: str
+    group: str
+    min_bits: int
+    errors: tuple[float, ...]
+    stored_bytes: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """One place, and what has been learned about it.
 
     ops        names of the autograd nodes that asked for the tensors saved here, e.g. ConvolutionBackward0
+    readers    paths of the modules that saved the same content, or content that follows from it
+    partners   ids of the slots whose gradient noise here gets into; empty: its own
     spec       codec, width and group shape in force; None until the first save chooses
     is_mask    holds zeros and one other value, as dropout's noise does; None until the first save is looked at
+    is_awaiting  its tensors are soon made to follow from another's (rectified.py): not worth encoding
     is_finite  no infinity or NaN was met so far
+    planned    what the planner chose; None where it has no say
+    curves     of each codec that suits the slot, from the last sampled step
     plans      by (numel, cols); emptied when `spec` changes
     """
 
     id: int
     key: SlotKey
     ops: set[str] = field(default_factory=set)
+    readers: set[str] = field(default_factory=set)
+    partners: tuple[int, ...] = ()
     spec: Spec | None = None
+    planned: Spec | None = None
+    curves: list[Curve] = field(default_factory=list)
     plans: dict[tuple[int, int], Plan | None] = field(default_factory=dict)
     is_mask: bool | None = None
+    is_awaiting: bool = False
     is_finite: bool = True
     num_saves: int = 0
     raw_bytes: int = 0
@@ -62,6 +83,14 @@ class Slot:
     @property
     def op(self) -> str:
         return "+".join(sorted(name.removesuffix("0").removesuffix("Backward") for name in self.ops))
+
+    def stream_importance(self, spec: Spec, num_streams: int) -> list[float]:
+        """The cost of losing each stream: the error that it takes away, times the slot's importance."""
+        for curve in self.curves:
+            if (curve.codec, curve.group) == (spec.codec, spec.group) and self.importance:
+                errors = curve.errors
+                return [self.importance * (errors[max(0, i - 1)] - errors[i]) for i in range(num_streams)]
+        return [4.0**-i for i in range(num_streams)]
 
     def use(self, spec: Spec) -> None:
         if spec != self.spec:

@@ -48,6 +48,7 @@ class HostArena:
     """Reserves whatever is asked for. `stashes` are all that were ever reserved."""
 
     page_bytes = 4096
+    budget_bytes = 1 << 40
 
     def __init__(self) -> None:
         self.stashes: list[HostStash] = []
@@ -66,6 +67,9 @@ class HostArena:
         self.rows[slot_id] = row
 
     def step(self, seconds: float) -> None: ...
+
+    def stats(self) -> dict[str, int]:
+        return {"budget_bytes": self.budget_bytes, "peak_tensor_bytes": 0}
 
     def num_live(self) -> int:
         return sum(not stash.is_released for stash in self.stashes)

@@ -1,0 +1,153 @@
+"""Importance: how much gradient error the loss of precision at a slot would cause.
+
+Sampled from the ordinary backward, with no passes of its own. In a sampled step three things are noted:
+
+    at each layer l with weights   |x|^2 of its input, |g|^2 of the gradient at its output
+    at each slot s                 the distortion curve of its codec (a few groups), |x|^2, |g|^2 of the gradient there
+    the order of all of these in the forward
+
+Noise in what is saved reaches the gradient in two ways:
+
+    into one weight      a linear layer's or convolution's weight gradient is g x^T. Noise of relative energy r in x
+                         makes noise r * N_l in it, N_l = taps * |g_l|^2 |x_l|^2 / rows: what the gradient's energy
+                         would be if rows did not agree.
+    down the backward    noise in a factor of the chain rule (norms, activation functions, attention) makes noise of
+                         energy c_op * r * |g_s|^2 in the gradient that flows on, and from there in every layer before,
+                         each of which turns it into weight noise in the ratio N_l / |g_l|^2.
+
+So   error^2(s) = r(s) * ( sum of N_l over its readers  +  c_op |g_s|^2 * sum over layers l before s of N_l / |g_l|^2 ).
+docs/design/importance.md shows how well this ranks slots against the true error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from daf.quant.slots import Slot
+
+# How much of a factor's relative noise passes into the gradient that flows on; measured op by op.
+FLOW = {
+    "NativeBatchNormBackward0": 0.02,
+    "NativeLayerNormBackward0": 0.05,
+    "GeluBackward0": 2.0,
+    "SiluBackward0": 2.0,
+    "ScaledDotProductFlashAttentionForCpuBackward0": 2.0,
+}
+DEFAULT_FLOW = 1.0
+WEIGHT_OPS = frozenset({"ConvolutionBackward0", "AddmmBackward0", "MmBackward0", "EmbeddingBackward0"})
+NO_NOISE = frozenset(
+    {"ReluBackward0", "MaxPool2DWithIndicesBackward0", "NllLossBackward0"}
+)  # masks and shapes are exact
+
+
+@dataclass(slots=True)
+class Layer:
+    """One call of a layer with a weight to train. Energies are squared norms."""
+
+    path: str
+    clock: int
+    input_energy: float
+    rows: float
+    grad_energy: float = 0.0
+
+    @property
+    def noise_energy(self) -> float:
+        """N_l: energy of noise in the weight's gradient per relative energy of noise in the input."""
+        return self.grad_energy * self.input_energy / self.rows
+
+
+@dataclass(slots=True)
+class SlotSample:
+    """What one sampled step showed of a slot."""
+
+    clock: int
+    energy: float
+    grad_energy: float = 0.0
+
+
+@dataclass(slots=True)
+class Probe:
+    """Collects one sampled step. Switched on by the engine at the start of a forward, read at the start of the next."""
+
+    is_on: bool = False
+    clock: int = 0
+    layers: dict[str, Layer] = field(default_factory=dict)
+    slots: dict[int, SlotSample] = field(default_factory=dict)
+
+    def start(self) -> None:
+        self.is_on = True
+        self.clock = 0
+        self.layers.clear()
+        self.slots.clear()
+
+    def see_layer(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """A module call ended. Notes it if it has a weight matrix or kernel to train."""
+        weight = module._parameters.get("weight")
+        if weight is None or weight.dim() < 2 or not weight.requires_grad or not args or type(output) is not Tensor:
+            return
+        x, node = args[0], output.grad_fn
+        if type(x) is not Tensor or not x.is_floating_point() or node is None:
+            return
+        self.clock += 1
+        # A kernel of k taps reads each input k times (over the stride's square: that is in the gradient's rows).
+        is_convolution = weight.dim() > 2
+        taps = weight[0, 0].numel() if is_convolution else 1
+        channels = x.shape[1] if is_convolution else x.shape[-1]
+        layer = Layer(path, self.clock, _energy(x), x.numel() / channels / taps)
+        self.layers[path] = layer
+
+        def note(grads: tuple[Tensor | None, ...]) -> None:
+            layer.grad_energy = _grads_energy(grads)
+
+        node.register_prehook(note)
+
+    def see_slot(self, slot_id: int, tensor: Tensor) -> None:
+        """A tensor was encoded."""
+        self.clock += 1
+        sample = self.slots[slot_id] = SlotSample(self.clock, _energy(tensor))
+        node = tensor.grad_fn
+        if node is not None:
+
+            def note(grads: tuple[Tensor | None, ...]) -> None:
+                sample.grad_energy = _grads_energy(grads)
+
+            node.register_prehook(note)
+
+    def scores(self, slots: Iterable[Slot]) -> dict[int, float]:
+        """error^2 per relative energy of noise, by slot id."""
+        layers = sorted(self.layers.values(), key=lambda layer: layer.clock)
+        return {slot.id: self._score(slot, layers) for slot in slots if slot.id in self.slots}
+
+    @property
+    def gradient_energy(self) -> float:
+        """A stand-in for the squared norm of the gradient: what the layers' would be if rows did not agree."""
+        return sum(layer.noise_energy for layer in self.layers.values())
+
+    def _score(self, slot: Slot, layers: list[Layer]) -> float:
+        sample = self.slots[slot.id]
+        into_weights = sum(self.layers[path].noise_energy for path in slot.readers if path in self.layers)
+        flow = sum(FLOW.get(op, DEFAULT_FLOW) for op in slot.ops if op not in WEIGHT_OPS and op not in NO_NOISE)
+        if not flow:
+            return into_weights
+        before = sum(layer.input_energy / layer.rows for layer in layers if layer.clock < sample.clock)
+        return into_weights + flow * self._grad_energy_after(slot) * before
+
+    def _grad_energy_after(self, slot: Slot) -> float:
+        """The gradient that noise at the slot gets into: the one there, or those of query and key in attention."""
+        met = [self.slots[slot_id].grad_energy for slot_id in slot.partners or (slot.id,) if slot_id in self.slots]
+        return sum(met)
+
+
+def _energy(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor.detach().float())) ** 2
+
+
+def _grads_energy(grads: tuple[Tensor | None, ...]) -> float:
+    return sum(_energy(grad) for grad in grads if grad is not None)

@@ -1,0 +1,91 @@
+"""Batch norm before ReLU: its input need not be stored, because it follows from the output.
+
+    x -> batch norm -> (+ shortcut) -> ReLU -> y
+
+Where y > 0 the chain can be walked back: x = ((y - shortcut) - bias) / (weight * invstd) + mean. Where y = 0 the
+gradient is zero too, so x is needed there only for the small term x^ * mean(g x^), and the mean of a normal variable
+below the threshold serves. y is stored anyway, with an exact support plane, for the next convolution.
+
+When y is saved, x has just been: its handle is made to follow y. A slot that this happened to once waits for y at the
+next step, uncoded, so that x is never encoded in vain.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from daf.quant.derive import peek, source
+from daf.quant.handles import Derived, Handle, Recipe, View
+
+RELU = "ReluBackward0"
+_NORM = "NativeBatchNormBackward0"
+_SMALLEST_SCALE = 1e-4  # a channel whose weight is nearly zero cannot be walked back through
+
+
+def follow(output: View, node: Any) -> None:
+    """`output` is the ReLU output that `node` made: lets the inputs of the norms before it follow from it."""
+    before = node.next_functions[0][0]
+    if before is None:
+        return
+    if before.name() == _NORM:
+        _follow_norm(output, before, None)
+    elif before.name() == "AddBackward0" and getattr(before, "_saved_alpha", 1) == 1:
+        (left, _), (right, _) = before.next_functions
+        for norm, other in ((left, right), (right, left)):
+            if norm is not None and other is not None and norm.name() == _NORM and other.name() == RELU:
+                shortcut = source(other, "_saved_result")
+                if shortcut is not None:
+                    _follow_norm(output, norm, shortcut)
+                return
+
+
+def _follow_norm(output: View, norm: Any, shortcut: Recipe | None) -> None:
+    x = peek.at(norm, "_saved_input")
+    channels = _Channels.of(norm) if x is not None and norm._saved_training else None
+    if x is None or channels is None or x.layout.shape != output.layout.shape:
+        return
+    output.stored.num_uses += 1
+    sources: tuple[Handle, ...] = (output,) if shortcut is None else (output, *shortcut.sources)
+    recipe = Recipe(lambda: channels.walk_back(output.restore(), shortcut and shortcut()), sources)
+    x.supersede(Derived(recipe, x.layout, output.stored.dtype, x.layout.numel * output.stored.dtype.itemsize))
+
+
+class _Channels:
+    """What a norm did to each channel, as tensors [1, C, 1, ...]: x = y * scale + offset, or `low` below zero."""
+
+    def __init__(self, scale: Tensor, offset: Tensor, low: Tensor) -> None:
+        self.scale, self.offset, self.low = scale, offset, low
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, norm: Any) -> _Channels | None:
+        weight, mean, invstd = (_value(norm, name) for name in ("_saved_weight", "_saved_result1", "_saved_result2"))
+        bias = getattr(norm.next_functions[2][0], "variable", None)
+        if weight is None or mean is None or invstd is None or bias is None:
+            return None
+        if float(weight.abs().min()) < _SMALLEST_SCALE:
+            return None
+        scale = 1.0 / (weight * invstd)
+        offset = mean - bias * scale
+        # The mean of a standard normal below t is -pdf(t) / cdf(t); above, for a negative weight, +pdf / (1 - cdf).
+        threshold = -bias / weight
+        side = torch.sign(weight)
+        density = torch.exp(-0.5 * threshold.square()) / math.sqrt(2.0 * math.pi)
+        share = torch.special.ndtr(side * threshold).clamp_min(1e-3)
+        low = mean - side * density / share / invstd
+        return cls(scale.detach(), offset.detach(), low.detach())
+
+    def walk_back(self, output: Tensor, shortcut: Tensor | None) -> Tensor:
+        shape = (1, -1) + (1,) * (output.dim() - 2)
+        scale, offset, low = (tensor.view(shape) for tensor in (self.scale, self.offset, self.low))
+        normed = output if shortcut is None else output - shortcut
+        return torch.where(output > 0, torch.addcmul(offset, normed, scale), low)
+
+
+def _value(norm: Any, name: str) -> Tensor | None:
+    handle = peek.at(norm, name)
+    return None if handle is None else handle.restore()
