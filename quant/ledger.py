@@ -70,9 +70,9 @@ class Ledger:
 
     def drop(self, stored: Stored) -> None:
         with self._lock:
-            entry = None if stored.key is None else self._live.get(stored.key)
-            if entry is not None and entry() is None:
-                del self._live[stored.key]
+            key = stored.key
+            if key is not None and (entry := self._live.get(key)) is not None and entry() is None:
+                del self._live[key]
             self.raw_bytes -= stored.raw_bytes
             self.stored_bytes -= stored.stored_bytes
 

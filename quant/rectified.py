@@ -50,7 +50,7 @@ def _follow_norm(output: View, norm: Any, shortcut: Recipe | None) -> None:
         return
     output.stored.num_uses += 1
     sources: tuple[Handle, ...] = (output,) if shortcut is None else (output, *shortcut.sources)
-    recipe = Recipe(lambda: channels.walk_back(output.restore(), shortcut and shortcut()), sources)
+    recipe = Recipe(lambda: channels.walk_back(output.restore(), None if shortcut is None else shortcut()), sources)
     x.supersede(Derived(recipe, x.layout, output.stored.dtype, x.layout.numel * output.stored.dtype.itemsize))
 
 
