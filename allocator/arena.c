@@ -55,7 +55,7 @@ daf_status_t daf_arena_open(const daf_arena_config_t *config, daf_arena_t **out)
     if (!arena) return DAF_SYSTEM;
     init_lock(arena);
     arena->backend = config->backend ? *config->backend : *daf_backend_host();
-    arena->budget_bytes = config->budget_bytes;
+    arena->budget_bytes = arena->initial_budget_bytes = config->budget_bytes;
     arena->growth_bytes = arena->backend.unit_bytes;
     dafi_decay_start(arena);
     arena->spill_file = -1;

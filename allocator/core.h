@@ -188,7 +188,7 @@ struct dafi_page;
 struct daf_arena {
     pthread_mutex_t lock;
     daf_backend_t backend;
-    uint64_t budget_bytes, resident_bytes, droppable_bytes, raw_bytes;
+    uint64_t budget_bytes, initial_budget_bytes, resident_bytes, droppable_bytes, raw_bytes;
     dafi_tensors_t tensors;
     dafi_pages_t pages;
     dafi_table_t stashes;

@@ -2,6 +2,7 @@
  * the statistics and the published cells from this list; readers learn it from the page itself. No include guard: it is
  * included more than once. */
 GAUGE(budget_bytes, "bytes", "Bytes that may be resident", arena->budget_bytes)
+GAUGE(initial_budget_bytes, "bytes", "The budget that the arena was opened with", arena->initial_budget_bytes)
 GAUGE(resident_bytes, "bytes", "Bytes with physical memory behind them: tensors, planes and cached",
       arena->resident_bytes)
 GAUGE(tensor_bytes, "bytes", "Bytes of live tensors, rounded to blocks", arena->tensors.live_bytes)

@@ -54,7 +54,7 @@ def make_identity(name: str = "", device: str = "cpu", environ: Mapping[str, str
     identity = {
         "name": name or environ.get("DAF_NAME", "") or default_name(sys.argv),
         "argv": argv,
-        "job_id": environ.get("TORCHELASTIC_RUN_ID", ""),
+        "job_id": _job_id(environ),
         "rank": _number(environ.get("RANK"), 0),
         "local_rank": _number(environ.get("LOCAL_RANK"), 0),
         "world_size": _number(environ.get("WORLD_SIZE"), 1),
@@ -83,6 +83,15 @@ def versions() -> dict[str, str]:
     if torch := sys.modules.get("torch"):
         found["torch"] = str(getattr(torch, "__version__", ""))
     return found
+
+
+def _job_id(environ: Mapping[str, str]) -> str:
+    """Return what the ranks of a job have in common. torchrun calls every job without an id "none"."""
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "")
+    meeting_point = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
+    if run_id in {"", "none"} and _number(environ.get("WORLD_SIZE"), 1) > 1 and meeting_point != ":":
+        return meeting_point
+    return "" if run_id == "none" else run_id
 
 
 def _number(text: str | None, default: int) -> int:

@@ -18,6 +18,8 @@ _COMMANDS = {
     "budget": ("daf.server.commands", "budget", "Show the budget of a run, or change it while it goes on."),
     "events": ("daf.server.commands", "events", "Print what happened: evictions, resizes, out of memory."),
     "report": ("daf.report", "report", "Write one HTML file about a run, to be opened offline and passed on."),
+    "export": ("daf.server.commands", "export", "Write a run for torch's memory viewer, for Perfetto, or as JSON."),
+    "clean": ("daf.server.commands", "clean", "Forget all runs that have ended."),
     "doctor": ("daf.doctor", "doctor", "Say what DAF finds on this machine, what is on and why."),
     "demo": ("daf.demo", "demo", "Train a small GPT, plain and under DAF, and compare."),
 }

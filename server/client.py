@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 
 from daf.allocator.runtime import runtime_dir
 from daf.errors import DafError
-from daf.server.runfile import is_held, read_whereabouts
+from daf.server.runfile import is_held, read_whereabouts, short_path
 from daf.server.settings import Settings
 from daf.server.tokens import read_token
 from daf.sizes import format_bytes
@@ -78,12 +78,13 @@ class Client:
     def get(self, path: str, **query: object) -> Any:
         return self._call("GET", path, query, None)
 
-    def text(self, path: str) -> str:
-        """Return an answer that is not JSON, such as that of /metrics."""
-        status, answer = self._transport.request("GET", path, None)
+    def raw(self, path: str, **query: object) -> bytes:
+        """Return an answer as it came, such as that of /metrics."""
+        status, answer = self._transport.request("GET", _target(path, query), None)
         if status >= 400:
-            raise SidecarError(status, f"{path} answered {status}")
-        return answer.decode()
+            detail = json.loads(answer).get("detail", status)
+            raise SidecarError(status, str(detail))
+        return answer
 
     def processes(self, **query: object) -> Any:
         return self.get("/v1/processes", **query)
@@ -119,9 +120,8 @@ class Client:
         return Answer(found["state"], found["outcomes"])
 
     def _call(self, method: str, path: str, query: Mapping[str, object], body: Mapping[str, object] | None) -> Any:
-        text = urlencode({name: value for name, value in query.items() if value is not None})
         content = json.dumps(body).encode() if body is not None else None
-        status, answer = self._transport.request(method, f"{path}?{text}" if text else path, content)
+        status, answer = self._transport.request(method, _target(path, query), content)
         try:
             found = json.loads(answer)
         except ValueError:
@@ -129,6 +129,11 @@ class Client:
         if status >= 400:
             raise SidecarError(status, str(found.get("detail", status)), found)
         return found
+
+
+def _target(path: str, query: Mapping[str, object]) -> str:
+    text = urlencode({name: value for name, value in query.items() if value is not None})
+    return f"{path}?{text}" if text else path
 
 
 class SocketTransport:
@@ -168,7 +173,8 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        with short_path(pathlib.Path(self._path)) as path:
+            self.sock.connect(path)
 
 
 class DirectTransport:

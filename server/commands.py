@@ -149,6 +149,42 @@ def events(follow: bool, last: int, kind: str | None, as_json: bool) -> None:
         _print_events(found["events"], as_json, event_line)
 
 
+EXPORTS = {"snapshot": "pickle", "trace": "trace.json", "json": "json"}
+
+
+@click.command(cls=_Command)
+@click.argument("kind", type=click.Choice(list(EXPORTS)))
+@click.option("--pid", type=int, help="The process; not needed where there is only one.")
+@click.option("--job", help="The run of this name or job.")
+@click.option("--rank", type=int, help="One rank of the job.")
+@click.option("-o", "--output", help="The file to write; - for stdout.  [default: daf.<kind>]")
+def export(kind: str, *, pid: int | None, job: str | None, rank: int | None, output: str | None) -> None:
+    """Write a run for another tool.
+
+    \b
+    snapshot  opens in PyTorch's memory viewer (pytorch.org/memory_viz)
+    trace     opens in Perfetto (ui.perfetto.dev) and chrome://tracing
+    json      everything that is known
+    """
+    route = "/v1/report" if kind == "json" else f"/v1/{kind}"
+    output = output or f"daf.{EXPORTS[kind]}"
+    content = _client().raw(route, process=pid, job=job, rank=rank)
+    with click.open_file(output, "wb") as file:
+        file.write(content)
+    if output != "-":
+        click.echo(f"wrote {output}")
+
+
+@click.command(cls=_Command)
+def clean() -> None:
+    """Forget all runs that have ended: their stats pages and histories."""
+    from daf.allocator.runtime import runtime_dir
+    from daf.server.runtime import clean as clean_folder
+
+    num_removed = clean_folder(runtime_dir(), all_ended=True)
+    click.echo(f"forgot {num_removed} ended runs")
+
+
 @click.command(cls=_Command)
 @click.option("--interval", default=1.0, show_default=True, help="Seconds between looks.")
 def top(interval: float) -> None:

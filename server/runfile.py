@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pathlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -39,6 +40,16 @@ def read_whereabouts(path: pathlib.Path) -> Whereabouts | None:
         return Whereabouts(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
+
+
+@contextlib.contextmanager
+def short_path(path: pathlib.Path) -> Iterator[str]:
+    """Give a name for a socket's path that fits the 107 bytes a Unix address has, however deep its folder lies."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 class Lock:

@@ -12,7 +12,7 @@ import os
 import pathlib
 import stat
 
-from daf.allocator.statspage import StatsPage
+from daf.allocator import statspage
 from daf.server.source import Page
 
 log = logging.getLogger("daf.server")
@@ -57,13 +57,26 @@ class Pages:
         reason = _objection(info)
         if not reason:
             try:
-                return StatsPage(self._folder / name)
+                return statspage.StatsPage(self._folder / name)
             except (OSError, ValueError, TypeError, LookupError, json.JSONDecodeError) as error:
                 reason = f"{type(error).__name__}: {error}"
         self._refused = {key: why for key, why in self._refused.items() if key[0] != name}
         self._refused[attempt] = reason
         log.warning("%s is not read: %s", name, reason)
         return None
+
+
+def clean(folder: pathlib.Path, *, all_ended: bool = False) -> int:
+    """Remove old pages of ended processes, or all of them, and what stands beside pages that are gone.
+
+    Returns how many runs were forgotten.
+    """
+    kept = {"kept_pages": 0, "kept_seconds": 0.0} if all_ended else {}
+    num_removed = statspage.clean_stale(folder, **kept)  # type: ignore[arg-type]
+    for path in [*folder.glob("*.history"), *folder.glob("*.cmd")]:
+        if not path.with_suffix(".stats").exists():
+            path.unlink(missing_ok=True)
+    return num_removed
 
 
 def _objection(info: os.stat_result) -> str:

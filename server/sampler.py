@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 from typing import Any
 
 from daf.server import figures
 from daf.server.fleet import LIVE, Fleet, Member, Reading, finite
 from daf.server.hub import Hub
+from daf.server.runtime import clean
 from daf.server.settings import Settings
 
 log = logging.getLogger("daf.server")
 MAX_EVENTS_PER_TICK = 1000
+CLEAN_TICKS = 300
 
 
 class Sampler:
@@ -26,8 +29,10 @@ class Sampler:
 
     async def run(self) -> None:
         """Tick until cancelled. A tick that fails is logged and the next one comes all the same."""
-        while True:
+        for count in itertools.count():
             try:
+                if count % CLEAN_TICKS == 0:
+                    clean(self._settings.runtime_dir)
                 self.tick()
             except Exception:
                 log.exception("a sample could not be taken")

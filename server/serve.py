@@ -17,7 +17,7 @@ from daf.errors import DafError
 from daf.server import tokens
 from daf.server.app import create_app
 from daf.server.fleet import LIVE
-from daf.server.runfile import Lock, Whereabouts, read_whereabouts
+from daf.server.runfile import Lock, Whereabouts, read_whereabouts, short_path
 from daf.server.runtime import Pages
 from daf.server.settings import DEFAULT_PORT, Settings
 from daf.server.state import Sidecar
@@ -124,7 +124,8 @@ def listen(settings: Settings):  # type: ignore[no-untyped-def]
         tcp = stack.enter_context(_tcp(settings))
         settings.socket_path.unlink(missing_ok=True)  # left by a killed sidecar: we hold the lock
         unix = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        unix.bind(str(settings.socket_path))
+        with short_path(settings.socket_path) as path:
+            unix.bind(path)
         settings.socket_path.chmod(0o600)
         yield [tcp, unix]
 

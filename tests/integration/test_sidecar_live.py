@@ -158,6 +158,8 @@ def test_the_terminal_commands_work_with_a_sidecar_and_without(with_sidecar: boo
             assert "4.00 MiB" in daf("budget")
             assert "preview" in daf("budget", "1MiB", "--dry-run")
             assert "resize" in daf("events", "-n", "500")
+            assert json.loads(daf("export", "trace", "-o", "-"))["traceEvents"]
+            assert "forgot 0" in daf("clean")
         finally:
             if sidecar:
                 end(sidecar)

@@ -57,15 +57,15 @@ def test_two_hundred_clients_are_held_and_the_slow_ones_hurt_nobody() -> None:
             reading, _sleeping = clients[:100], clients[100:]
             for client in reading:
                 read_until(client, b"event: stats")
-            assert "daf_sidecar_stream_clients 200.0" in api.text("/metrics")
-        wait_for(lambda: "daf_sidecar_stream_clients 0.0" in api.text("/metrics"), 30)
+            assert "daf_sidecar_stream_clients 200.0" in api.raw("/metrics").decode()
+        wait_for(lambda: "daf_sidecar_stream_clients 0.0" in api.raw("/metrics").decode(), 30)
 
 
 def test_one_client_too_many_is_told_so() -> None:
     with sidecar_process() as (_sidecar, api), contextlib.ExitStack() as stack:
         for _ in range(256):
             stack.enter_context(open_stream())
-        wait_for(lambda: "daf_sidecar_stream_clients 256.0" in api.text("/metrics"))
+        wait_for(lambda: "daf_sidecar_stream_clients 256.0" in api.raw("/metrics").decode())
         with open_stream() as late:
             assert b"429" in read_until(late, b"too-many-clients")
 
