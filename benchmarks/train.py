@@ -26,6 +26,7 @@ COLUMNS = {
     "step_seconds": lambda value: f"{value:.3f}",
     "step_ratio": lambda value: f"{value:.2f}",
     "step_spread": lambda value: f"±{value:.2f}",
+    "step_cpu_ratio": lambda value: f"{value:.2f}",
     "grad_rel_error": lambda value: f"{value:.4f}",
     "grad_cosine": lambda value: f"{value:.4f}",
 }
@@ -38,6 +39,7 @@ class Measured:
     job: Job
     seconds: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)  # each step against plain's in the same round
+    cpu_ratios: list[float] = field(default_factory=list)  # the same in processor time, which a busy machine bends less
     peaks_bytes: list[int] = field(default_factory=list)
     saved_bytes: int = 0
     fidelity: dict[str, float] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class Measured:
             "step_seconds": statistics.median(self.seconds),
             "step_ratio": statistics.median(self.ratios),
             "step_spread": _half_spread(self.ratios),
+            "step_cpu_ratio": statistics.median(self.cpu_ratios),
             **self.fidelity,
         }
 
@@ -70,14 +73,16 @@ def _half_spread(values: Sequence[float]) -> float:
 
 
 def measure(
-    job: Job, names: Sequence[str], *, num_steps: int, num_warmups: int, repeats: int, alive: int
+    job: Job, names: Sequence[str], *, num_steps: int, num_warmups: int, repeats: int, alive: int, num_fidelity: int
 ) -> list[report.Row]:
     """Return a row for each method. At most `alive` of them, and plain, are in memory at once."""
     plain = Measured(replace(job, method="plain"))
     others = [Measured(replace(job, method=name)) for name in names if name != "plain"]
     for repeat in range(repeats):
         for group in _chunks(others, alive) or [[]]:
-            _run_group(plain, group, num_steps=num_steps, num_warmups=num_warmups, wants_fidelity=repeat == 0)
+            _run_group(
+                plain, group, num_steps=num_steps, num_warmups=num_warmups, num_fidelity=0 if repeat else num_fidelity
+            )
     return [one.row(plain) for one in (plain, *others)]
 
 
@@ -85,9 +90,7 @@ def _chunks(items: list[Measured], size: int) -> list[list[Measured]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _run_group(
-    plain: Measured, others: list[Measured], *, num_steps: int, num_warmups: int, wants_fidelity: bool
-) -> None:
+def _run_group(plain: Measured, others: list[Measured], *, num_steps: int, num_warmups: int, num_fidelity: int) -> None:
     with contextlib.ExitStack() as stack:
         lanes = list(_start(stack, plain, others))
         for round_number in range(num_warmups + num_steps):
@@ -96,8 +99,8 @@ def _run_group(
             with _errors_of(measured):
                 measured.peaks_bytes.append(worker.ask("peak"))
                 measured.saved_bytes = worker.ask("saved")
-                if wants_fidelity:
-                    measured.fidelity = worker.ask("fidelity")
+                if num_fidelity:
+                    measured.fidelity = worker.ask("fidelity", num_batches=num_fidelity)
             print(".", end="", file=sys.stderr, flush=True)
 
 
@@ -112,16 +115,17 @@ def _start(stack: contextlib.ExitStack, plain: Measured, others: list[Measured])
 
 
 def _round(lanes: list[tuple[Worker, Measured]], *, is_timed: bool) -> None:
-    plain_seconds = 0.0
+    plain: dict[str, float] = {}
     for worker, measured in lanes:
         if measured.error:
             continue
         with _errors_of(measured):
-            seconds = worker.ask("step")["seconds"]
-            plain_seconds = plain_seconds or seconds
+            step = worker.ask("step")
+            plain = plain or step
             if is_timed:
-                measured.seconds.append(seconds)
-                measured.ratios.append(seconds / plain_seconds)
+                measured.seconds.append(step["seconds"])
+                measured.ratios.append(step["seconds"] / plain["seconds"])
+                measured.cpu_ratios.append(step["cpu_seconds"] / plain["cpu_seconds"])
 
 
 @contextlib.contextmanager
@@ -142,6 +146,7 @@ def main() -> None:
     parser.add_argument("--warmups", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=1, help="new processes each time")
     parser.add_argument("--alive", type=int, default=6, help="methods in memory at once, beside plain")
+    parser.add_argument("--fidelity", type=int, default=3, help="batches to compare gradients on; 0: do not")
     parser.add_argument("--json", help="write the rows to this file")
     arguments = parser.parse_args()
     rows = measure(
@@ -151,6 +156,7 @@ def main() -> None:
         num_warmups=arguments.warmups,
         repeats=arguments.repeats,
         alive=arguments.alive,
+        num_fidelity=arguments.fidelity,
     )
     print(f"\n{arguments.model}\n" + report.format_table(rows, COLUMNS))
     for row in rows:
