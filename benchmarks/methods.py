@@ -66,22 +66,26 @@ class Daf(Method):
         return _Removed(self.session.engine)
 
     def saved_bytes(self, batch: Batch) -> int:
-        # Counted apart from the engine's own books: what it passes through by the storages it was shown, as for the
-        # peers; what it encodes by the pages that the arena then holds.
+        # Counted apart from the engine's own books: what it passes through by unique storages, as for the peers, once
+        # the forward is over (a tensor may be let go later, when what it follows from was stored); what it encodes by
+        # the pages that the arena then holds.
         from daf.quant.handles import Kept
 
-        engine, meter = self.session.engine, StorageMeter(self.workload.model)
+        engine, kept = self.session.engine, []
 
         def pack(tensor: Tensor) -> Any:
             handle = engine.pack(tensor)
             if isinstance(handle, Kept):
-                meter.add(tensor)
+                kept.append(handle)
             return handle
 
         before_bytes = self.session.stats()["plane_bytes"]
         with saved_tensors_hooks(pack, engine.unpack):
             loss = self.forward(batch)
         plane_bytes = self.session.stats()["plane_bytes"] - before_bytes
+        meter = StorageMeter(self.workload.model)
+        for handle in kept:
+            meter.add(handle.tensor)
         del loss
         return int(plane_bytes) + meter.total_bytes
 
@@ -110,7 +114,7 @@ def open_session(job: Job, baseline_bytes: int) -> Any:
     import daf
 
     if setting.ratio:
-        return daf.Session(bits=setting.bits, budget=int(job.plain_saved_bytes / setting.ratio)).start()
+        return daf.Session(bits=setting.bits, ratio=setting.ratio).start()
     if job.limit_bytes:
         return daf.Session(bits=setting.bits, budget=int((job.limit_bytes - baseline_bytes) * LIMIT_SHARE)).start()
     return daf.Session(bits=setting.bits).start()

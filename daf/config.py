@@ -38,6 +38,7 @@ class Config:
 
     budget: Budget = Budget(fraction_of_free=AUTO_BUDGET_FRACTION)
     bits: int | str = "auto"
+    ratio: float = 16.0
     floor: int = 1
     page_bytes: int = 4096
     cpu_allocator: bool = True
@@ -98,6 +99,17 @@ def _bits(name: str, value: object) -> int | str:
     raise _refuse(name, value, "auto, lossless, off or a width from 1 to 8")
 
 
+def _ratio(name: str, value: object) -> float:
+    text = str(value).strip().lower().removesuffix("x")
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if 1 <= ratio <= 1000:
+        return ratio
+    raise _refuse(name, value, "how many times less to store than plain torch does, such as 16 or 20x")
+
+
 def _floor(name: str, value: object) -> int:
     text = str(value).strip()
     if text.isdecimal() and int(text) <= 8:
@@ -141,6 +153,7 @@ def _text(_name: str, value: object) -> str:
 _READERS: dict[str, Callable[[str, object], Any]] = {
     "budget": _budget,
     "bits": _bits,
+    "ratio": _ratio,
     "floor": _floor,
     "page_bytes": _page_bytes,
     "cpu_allocator": _flag,

@@ -82,7 +82,7 @@ class Session:
 
     def _start(self) -> None:
         from daf.allocator import Arena, install_cpu, start_trace
-        from daf.quant import Engine
+        from daf.quant import Engine, Wish
 
         config = self.config
         self._owner_pid = os.getpid()
@@ -93,7 +93,7 @@ class Session:
             start_trace(config.trace)
         if config.cpu_allocator:
             install_cpu(self.arena)
-        self.engine = Engine(self.arena, bits=config.bits, floor=config.floor)
+        self.engine = Engine(self.arena, bits=config.bits, floor=config.floor, wish=Wish(ratio=config.ratio))
         self.engine.install()
         atexit.register(self.close)
         if config.sidecar != "off":

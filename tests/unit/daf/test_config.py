@@ -16,6 +16,10 @@ def test_a_budget_in_percent_is_of_what_is_free() -> None:
     assert Config.read({"budget": "50%"}).budget.resolve(1000) == 500
 
 
+def test_a_ratio_may_end_in_x() -> None:
+    assert Config.read({"ratio": "20x"}).ratio == Config.read({"ratio": 20}).ratio == 20
+
+
 def test_a_number_is_a_budget_in_bytes() -> None:
     assert Config.read({"budget": 1 << 20}).budget == Budget(num_bytes=1 << 20)
 
@@ -28,6 +32,8 @@ def test_a_number_is_a_budget_in_bytes() -> None:
         ("budget", "150%", "50%"),
         ("bits", "9", "1 to 8"),
         ("bits", "many", "auto"),
+        ("ratio", "0.5", "16 or 20x"),
+        ("ratio", "much", "16 or 20x"),
         ("floor", "-1", "0 to 8"),
         ("page_bytes", "1000", "power of two"),
         ("page_bytes", "64", "512"),
