@@ -227,7 +227,8 @@ class StatsPage:
         for name, section in self._sections.items():
             self._check_section(name, section, num_bytes)
         self._fields = self._read_columns("fields")
-        self._columns = [it for it in self._read_columns("columns") if it.name in SlotRow.__dataclass_fields__]
+        self._row_names, self._row_cells = self._row_layout()
+        self._rows: dict[int, tuple[int, SlotRow]] = {}
         self._kinds = [_text(raw) for raw in self._records("kinds")]
         self.fields = [Field(it.name, it.kind, it.unit, it.help) for it in self._fields]
         self.identity = self._read_identity()
@@ -275,6 +276,19 @@ class StatsPage:
                 _Column(_text(label), _KINDS[kind], _text(unit), _text(help_text), kind_of_value, offset, num_bytes)
             )
         return found
+
+    def _row_layout(self) -> tuple[list[str], struct.Struct]:
+        """Return the columns that a SlotRow has, in the order of a record, and how to take them from it in one go."""
+        known = [it for it in self._read_columns("columns") if it.name in SlotRow.__dataclass_fields__]
+        known.sort(key=lambda it: it.offset)
+        form, at = "=", 0
+        for column in known:
+            if column.offset < at:
+                raise PageError(f"{self.path}: its column {column.name!r} lies in another")
+            size = column.num_bytes if column.type == 2 else 8
+            form += f"{column.offset - at}x" + {1: "d", 2: f"{size}s"}.get(column.type, "Q")
+            at = column.offset + size
+        return [column.name for column in known], struct.Struct(form)
 
     def _read_identity(self) -> Identity:
         try:
@@ -337,11 +351,18 @@ class StatsPage:
                 break
             before = after
         keeps_all = self.state() != "live"
-        return [self._row(i, block) for i in used if keeps_all or whole[i]]
+        sequences = _sequences(block, section.stride)
+        return [self._row(i, sequences[i], block) for i in used if keeps_all or whole[i]]
 
-    def _row(self, slot_id: int, block: bytes) -> SlotRow:
-        base = slot_id * self._sections["slots"].stride
-        return SlotRow(slot_id, **{it.name: it.read(block, base) for it in self._columns})
+    def _row(self, slot_id: int, sequence: int, block: bytes) -> SlotRow:
+        """Return the row, or the one that was made of it before where it has not been written since."""
+        known = self._rows.get(slot_id)
+        if known is None or known[0] != sequence:
+            cells = self._row_cells.unpack_from(block, slot_id * self._sections["slots"].stride)
+            texts = (_text(cell) if isinstance(cell, bytes) else cell for cell in cells)
+            named: dict[str, Any] = dict(zip(self._row_names, texts, strict=True))
+            known = self._rows[slot_id] = sequence, SlotRow(slot_id, **named)
+        return known[1]
 
     def snapshot(self) -> Snapshot:
         """Return values, slot rows and the age of the heartbeat."""

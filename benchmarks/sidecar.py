@@ -1,0 +1,287 @@
+"""What the sidecar costs and how soon it answers.
+
+    python -m benchmarks.sidecar [--only idle,scrape,budget,cost,chaos] [--json FILE]
+
+idle    the sidecar's share of a core and its memory, with nothing to do and with one run beside it
+scrape  /metrics over 8 processes with 500 slots each, and with 200 event clients held
+budget  PUT /v1/budget while a real model trains: 1,000 random sizes, each outcome checked against the budget in force
+cost    step time of a real training with the page's stream and a scrape every second, against without, interleaved
+chaos   kill -9 of arenas and sidecars at random: does the rest go on, is the story served, is anything left over
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import math
+import os
+import pathlib
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+
+from benchmarks.sidecar_chaos import chaos
+from daf.server import Client
+from daf.server.launch import running
+from daf.server.settings import Settings
+
+ROOT = pathlib.Path(__file__).parents[1]
+ARENA = ROOT / "tests" / "integration" / "arena_child.py"
+TRAINING = pathlib.Path(__file__).with_name("sidecar_child.py")
+
+
+@contextlib.contextmanager
+def process(*command: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen([sys.executable, *map(str, command)], text=True, **options)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout:
+            child.stdout.close()
+
+
+@contextlib.contextmanager
+def sidecar() -> Iterator[tuple[psutil.Process, Client]]:
+    with process("-m", "daf.server", "--port", "0", "--quiet", "--unlimited-rate", stderr=subprocess.DEVNULL) as child:
+        yield psutil.Process(child.pid), client_of(child.pid)
+
+
+def client_of(pid: int) -> Client:
+    settings = Settings(pathlib.Path(os.environ["DAF_RUNTIME_DIR"]))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        where = running(settings)
+        if where and where.pid == pid:
+            return Client(where.address)
+        time.sleep(0.05)
+    raise SystemExit("the sidecar did not start")
+
+
+@contextlib.contextmanager
+def ready(*command: object) -> Iterator[subprocess.Popen[str]]:
+    with process(*command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield child
+
+
+def wait_live(client: Client, count: int) -> list[dict[str, Any]]:
+    while True:
+        found = [one for one in client.processes()["processes"] if one["state"] == "live"]
+        if len(found) >= count:
+            return found
+        time.sleep(0.1)
+
+
+def share_of_core(beside: psutil.Process, seconds: float) -> float:
+    before = sum(beside.cpu_times()[:2])
+    time.sleep(seconds)
+    return (sum(beside.cpu_times()[:2]) - before) / seconds
+
+
+def idle(seconds: float = 20.0) -> dict[str, float]:
+    with sidecar() as (beside, client):
+        time.sleep(2)
+        alone = share_of_core(beside, seconds)
+        with ready(ARENA, 64 << 20, 100, 0.05):
+            wait_live(client, 1)
+            with_run = share_of_core(beside, seconds)
+        return {"core_alone": alone, "core_with_one_run": with_run, "memory_mb": beside.memory_info().rss / 1e6}
+
+
+def scrape(num_processes: int = 8, num_slots: int = 500, repeats: int = 30) -> dict[str, float]:
+    with contextlib.ExitStack() as stack:
+        for _ in range(num_processes):
+            stack.enter_context(ready(ARENA, 256 << 20, num_slots, 1.0))
+        beside, client = stack.enter_context(sidecar())
+        wait_live(client, num_processes)
+        alone = timed_scrapes(client, repeats)
+        clients = [stack.enter_context(open_stream()) for _ in range(200)]
+        time.sleep(2)
+        crowded = timed_scrapes(client, repeats)
+        core = share_of_core(beside, 5.0)
+        held = sum(is_open(one) for one in clients)
+        memory = beside.memory_info().rss / 1e6
+    return {
+        "median_ms": statistics.median(alone) * 1e3,
+        "p95_ms": quantile(alone, 0.95) * 1e3,
+        "median_ms_with_200_clients": statistics.median(crowded) * 1e3,
+        "clients_held": held,
+        "core_with_200_clients": core,
+        "memory_mb": memory,
+    }
+
+
+def timed_scrapes(client: Client, repeats: int) -> list[float]:
+    found = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        client.raw("/metrics")
+        found.append(time.perf_counter() - began)
+        time.sleep(0.05)
+    return found
+
+
+def open_stream() -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(pathlib.Path(os.environ["DAF_RUNTIME_DIR"]) / "sidecar.sock"))
+    client.sendall(b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return client
+
+
+def is_open(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return bool(client.recv(1 << 20))
+    except BlockingIOError:
+        return True
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def drain(child: subprocess.Popen[str]) -> list[str]:
+    """Read what the child prints, in the background, into the list that is returned."""
+    lines: list[str] = []
+    stdout = child.stdout
+    assert stdout is not None
+    threading.Thread(target=lambda: lines.extend(iter(stdout.readline, "")), daemon=True).start()
+    return lines
+
+
+def budget(count: int = 1000) -> dict[str, object]:
+    rng = random.Random(0)
+    states: dict[str, int] = {}
+    times, num_untrue, num_over = [], 0, 0
+    with ready(TRAINING, 3600, "256MiB") as child, sidecar() as (_beside, client):
+        lines = drain(child)
+        pid = wait_live(client, 1)[0]["pid"]
+        for _ in range(count):
+            wish = int(2 ** rng.uniform(20, 28))
+            answer = client.put_budget(wish, pid=pid, wait=20)
+            outcome = answer.outcomes[0]
+            values = client.get("/v1/stats", process=pid)["processes"][0]["values"]
+            states[answer.state] = states.get(answer.state, 0) + 1
+            num_untrue += (values["budget_bytes"] == wish) != (answer.state == "applied")
+            num_over += answer.state == "applied" and values["resident_bytes"] > wish
+            if answer.state == "applied":
+                times.append(outcome["seconds"])
+        is_alive = child.poll() is None
+        num_steps = len(lines)
+        child.send_signal(signal.SIGTERM)
+    return {
+        **states, "untrue_outcomes": num_untrue, "resident_over_budget": num_over, "training_went_on": is_alive,
+        "steps_meanwhile": num_steps, "median_ms": statistics.median(times) * 1e3,
+        "p95_ms": quantile(times, 0.95) * 1e3,
+    }  # fmt: skip
+
+
+def finite_loss(seconds: float = 10.0) -> dict[str, object]:
+    """Train for a while under a budget that changes all the time, and look at the loss at the end."""
+    rng = random.Random(1)
+    with ready(TRAINING, seconds, "64MiB") as child, sidecar() as (_beside, client):
+        lines = drain(child)
+        pid = wait_live(client, 1)[0]["pid"]
+        while not any(line.startswith("loss") for line in lines) and child.poll() is None:
+            with contextlib.suppress(Exception):
+                client.put_budget(int(2 ** rng.uniform(22, 26)), pid=pid, wait=1)
+        child.wait(30)
+        time.sleep(0.2)
+    loss = float(lines[-1].split()[1])
+    return {"final_loss": loss, "is_finite": math.isfinite(loss)}
+
+
+def cost(windows: int = 16, window_seconds: float = 4.0) -> dict[str, float]:
+    """Alternate windows with and without observers over one training; compare the median steps."""
+    total = windows * window_seconds + 10
+    with ready(TRAINING, total, "64MiB") as child, sidecar() as (_beside, client):
+        lines = drain(child)
+        wait_live(client, 1)
+        time.sleep(2)
+        marks = []
+        for window in range(windows):
+            began = time.monotonic()
+            with observers(client) if window % 2 else contextlib.nullcontext():
+                time.sleep(window_seconds)
+            marks.append((bool(window % 2), began + 0.3, time.monotonic()))
+        child.kill()
+    steps = [tuple(map(float, line.split())) for line in lines if line[0].isdigit()]
+    medians: dict[bool, list[float]] = {True: [], False: []}
+    for watched, start, end in marks:
+        inside = [length for at, length in steps if start <= at <= end]
+        medians[watched].append(statistics.median(inside))
+    ratios = [a / b for a, b in zip(medians[True], medians[False], strict=True)]
+    return {
+        "step_ms_without": statistics.median(medians[False]) * 1e3,
+        "step_ms_with": statistics.median(medians[True]) * 1e3,
+        "ratio": statistics.median(medians[True]) / statistics.median(medians[False]),
+        "ratio_median_of_pairs": statistics.median(ratios),
+        "ratio_low": min(ratios),
+        "ratio_high": max(ratios),
+    }
+
+
+@contextlib.contextmanager
+def observers(client: Client) -> Iterator[None]:
+    """What an open page and a Prometheus do: read the stream, ask for slots, map and widths, scrape every second."""
+    stop = threading.Event()
+
+    def look() -> None:
+        with open_stream() as stream:
+            stream.settimeout(0.05)
+            while not stop.wait(0.9):
+                with contextlib.suppress(TimeoutError):
+                    stream.recv(1 << 20)
+                with contextlib.suppress(Exception, http.client.HTTPException):
+                    for path in ("/metrics", "/v1/slots", "/v1/map"):
+                        client.raw(path)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+PARTS = {"idle": idle, "scrape": scrape, "budget": budget, "loss": finite_loss, "cost": cost, "chaos": chaos}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sidecar", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default=",".join(PARTS), help="comma separated parts")
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file")
+    arguments = parser.parse_args()
+    found: dict[str, Any] = {"cores": os.cpu_count(), "load_at_start": os.getloadavg()[0]}
+    for name in arguments.only.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["DAF_RUNTIME_DIR"] = folder
+            found[name] = PARTS[name]()
+        figures = "  ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in found[name].items()
+        )
+        print(f"{name:<7} {figures}", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""A real training under DAF, for the sidecar's benchmark: prints the length of every step, and its loss at the end.
+
+usage: sidecar_child.py SECONDS BUDGET
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+
+import daf
+
+
+def main(seconds: float, budget: str) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    blocks = [torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()) for _ in range(8)]
+    model = torch.nn.Sequential(*blocks)
+    data = torch.randn(512, 256)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    with daf.Session(budget=budget, bits=8, name="benchmark"):
+        print("ready", flush=True)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            began = time.perf_counter()
+            loss = (model(data) - data).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(f"{time.monotonic():.6f} {time.perf_counter() - began:.6f}", flush=True)
+    print(f"loss {loss.item():.6f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2])
