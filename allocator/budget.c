@@ -98,6 +98,7 @@ void dafi_note(daf_arena_t *arena) {
     dafi_peaks_t *peaks = &arena->peaks;
     uint64_t held = dafi_held_bytes(arena);
     peaks->resident = dafi_max(peaks->resident, arena->resident_bytes);
+    peaks->live = dafi_max(peaks->live, arena->tensors.live_bytes + dafi_plane_bytes(arena));
     peaks->tensor = dafi_max(peaks->tensor, arena->tensors.live_bytes);
     peaks->plane = dafi_max(peaks->plane, dafi_plane_bytes(arena));
     peaks->raw = dafi_max(peaks->raw, arena->raw_bytes);
@@ -122,29 +123,45 @@ uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_byte
 }
 
 void dafi_decay_start(daf_arena_t *arena) {
-    uint64_t window = dafi_max(arena->decay.window_steps, DAFI_MIN_WINDOW_STEPS);
-    arena->decay = (dafi_decay_t){.low_cached_bytes = UINT64_MAX,
-                                  .last_step = arena->counts.steps,
-                                  .window_steps = window,
-                                  .grown_bytes = arena->counts.grown_bytes,
-                                  .grows = arena->counts.grows};
+    arena->decay =
+        (dafi_decay_t){.low_cached_bytes = UINT64_MAX, .unused_bytes = UINT64_MAX, .patience_steps = DAFI_LOOK_STEPS};
 }
 
-void dafi_decay(daf_arena_t *arena) {
+/* After a look at which memory was given back: was it wanted again at once? */
+static void learn_patience(daf_arena_t *arena) {
     dafi_decay_t *decay = &arena->decay;
-    if (arena->counts.grows == decay->grows)
-        arena->growth_bytes = dafi_max(arena->growth_bytes / 2, arena->backend.unit_bytes);
     uint64_t grown = arena->counts.grown_bytes - decay->grown_bytes;
-    bool was_needed = decay->trimmed_bytes && grown >= decay->trimmed_bytes / 2;
-    decay->window_steps =
-        was_needed ? dafi_min(decay->window_steps * 2, DAFI_MAX_WINDOW_STEPS) : decay->window_steps / 2;
-    uint64_t surplus = dafi_min(decay->low_cached_bytes, dafi_cached_bytes(arena)), given = 0;
-    dafi_decay_start(arena);
-    if (surplus < arena->resident_bytes / 64) return; /* not worth the page faults it might cost */
-    given = dafi_pages_trim(arena, surplus);
-    if (given < surplus) given += dafi_tensors_trim(arena, surplus - given, 0);
-    decay->trimmed_bytes = given;
-    if (given) dafi_event(arena, DAFI_EVENT_TRIM, 0, given, 0, "unused");
+    if (decay->trimmed_bytes && grown >= decay->trimmed_bytes / 2)
+        decay->patience_steps = dafi_min(decay->patience_steps * 2, DAFI_MAX_PATIENCE);
+    else if (decay->trimmed_bytes)
+        decay->patience_steps = dafi_max(decay->patience_steps / 2, DAFI_LOOK_STEPS);
+    if (grown == 0) arena->growth_bytes = dafi_max(arena->growth_bytes / 2, arena->backend.unit_bytes);
+    decay->grown_bytes = arena->counts.grown_bytes;
+    decay->trimmed_bytes = 0;
+}
+
+static bool is_surplus_due(const daf_arena_t *arena) {
+    const dafi_decay_t *decay = &arena->decay;
+    bool is_large = decay->unused_bytes >= arena->resident_bytes / 8;
+    return decay->unused_steps >= decay->patience_steps || (is_large && decay->unused_steps >= DAFI_LARGE_STEPS);
+}
+
+void dafi_decay(daf_arena_t *arena, bool is_idle) {
+    dafi_decay_t *decay = &arena->decay;
+    learn_patience(arena);
+    uint64_t surplus = dafi_min(decay->low_cached_bytes, dafi_cached_bytes(arena));
+    bool is_worth_it = surplus >= dafi_max(arena->resident_bytes / 64, 1);
+    decay->low_cached_bytes = UINT64_MAX;
+    decay->last_step = arena->counts.steps;
+    decay->unused_bytes = is_worth_it ? dafi_min(decay->unused_bytes, surplus) : UINT64_MAX;
+    decay->unused_steps = is_worth_it ? decay->unused_steps + DAFI_LOOK_STEPS : 0;
+    if (!is_worth_it || !(is_idle || is_surplus_due(arena))) return;
+    decay->trimmed_bytes = dafi_pages_trim(arena, decay->unused_bytes);
+    if (decay->trimmed_bytes < decay->unused_bytes)
+        decay->trimmed_bytes += dafi_tensors_trim(arena, decay->unused_bytes - decay->trimmed_bytes, 0);
+    decay->unused_bytes = UINT64_MAX;
+    decay->unused_steps = 0;
+    dafi_event(arena, DAFI_EVENT_TRIM, 0, decay->trimmed_bytes, 0, "unused");
 }
 
 static void refuse(daf_outcome_t *outcome, uint64_t least_bytes, const char *reason) {

@@ -26,8 +26,9 @@
 #define DAFI_BLOCK_PAGES 512u
 #define DAFI_BLOCK_WORDS 8u
 #define DAFI_INLINE_PAGES 8u
-#define DAFI_MIN_WINDOW_STEPS 4u
-#define DAFI_MAX_WINDOW_STEPS 4096u
+#define DAFI_LOOK_STEPS 4u                /* between looks at unused memory */
+#define DAFI_LARGE_STEPS 64u              /* an eighth or more of all memory waits no longer than this */
+#define DAFI_MAX_PATIENCE 4096u           /* steps */
 #define DAFI_LARGE_EVENT_BYTES (1u << 20) /* smaller requests leave no event: the ring would show nothing else */
 
 static inline uint64_t dafi_round_up(uint64_t value, uint64_t step) {
@@ -164,22 +165,24 @@ typedef struct dafi_counters {
 } dafi_counters_t;
 
 typedef struct dafi_peaks {
-    uint64_t resident, tensor, plane, raw, held;
+    uint64_t resident, live, tensor, plane, raw, held; /* live: tensors and planes together */
 } dafi_peaks_t;
 
 typedef struct dafi_slot {
     uint64_t live_bytes, live_stashes, evictions, evicted_bytes;
 } dafi_slot_t;
 
-/* Cached memory that no request needed for a whole window of steps is given back. Where it was needed soon after all,
- * windows grow, so that a steady training does not pay page faults for nothing. */
+/* Cached memory that no request needed for some steps is given back. Every few steps the arena looks at the least that
+ * was cached since the last look; what stays unused for `patience_steps` goes, and much of it sooner. If the memory is
+ * wanted again right away, patience doubles, so that a steady training does not pay page faults for nothing. */
 typedef struct dafi_decay {
-    uint64_t low_cached_bytes; /* least cached in this window: what nobody needed */
-    uint64_t last_step;        /* where the window began */
-    uint64_t window_steps;
-    uint64_t trimmed_bytes; /* given back at its begin */
-    uint64_t grown_bytes;   /* counts.grown_bytes at its begin */
-    uint64_t grows;         /* counts.grows at its begin */
+    uint64_t low_cached_bytes; /* least cached since the last look */
+    uint64_t unused_bytes;     /* least of all looks that found something */
+    uint64_t unused_steps;     /* for so many steps */
+    uint64_t patience_steps;
+    uint64_t last_step;     /* of the last look */
+    uint64_t trimmed_bytes; /* given back at the last look */
+    uint64_t grown_bytes;   /* counts.grown_bytes then */
 } dafi_decay_t;
 
 struct dafi_page;
@@ -288,7 +291,7 @@ uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_byte
 void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome);
 bool dafi_budget_settle(daf_arena_t *arena); /* true: a pending budget has just been reached */
 void dafi_decay_start(daf_arena_t *arena);
-void dafi_decay(daf_arena_t *arena); /* now and then: give back what stayed cached all the time */
+void dafi_decay(daf_arena_t *arena, bool is_idle); /* now and then: give back what stayed cached all the time */
 
 /* spill.c */
 daf_status_t dafi_spill_open(daf_arena_t *arena, const char *folder);

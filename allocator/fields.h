@@ -15,6 +15,7 @@ GAUGE(saved_raw_bytes, "bytes", "What the live stashes would take uncompressed",
 GAUGE(plane_waste_bytes, "bytes", "Bytes behind the ends of streams on their last pages", arena->waste_bytes)
 GAUGE(pending_budget_bytes, "bytes", "A smaller budget that is not reached yet; 0: none", arena->pending_bytes)
 GAUGE(peak_resident_bytes, "bytes", "Highest resident_bytes", arena->peaks.resident)
+GAUGE(peak_live_bytes, "bytes", "Highest tensor_bytes and plane_bytes together", arena->peaks.live)
 GAUGE(peak_tensor_bytes, "bytes", "Highest tensor_bytes", arena->peaks.tensor)
 GAUGE(peak_plane_bytes, "bytes", "Highest plane_bytes", arena->peaks.plane)
 GAUGE(peak_saved_raw_bytes, "bytes", "Highest saved_raw_bytes", arena->peaks.raw)

@@ -23,7 +23,7 @@ static void beat(daf_arena_t *arena) {
         page->decay_ns = now; /* steps go by: they end the windows of decay themselves */
         page->decay_steps = arena->counts.steps;
     } else if (now - page->decay_ns > idle_ns(arena)) {
-        dafi_decay(arena);
+        dafi_decay(arena, true);
         page->decay_ns = now;
     }
     dafi_slots_write(arena);

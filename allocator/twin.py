@@ -19,7 +19,7 @@ SMALL_MAX_BYTES = 8192
 SLAB_BYTES = 65536
 NUM_GROWTH_CANDIDATES = 8
 MIN_BUDGET_BYTES = 65536
-MIN_WINDOW_STEPS, MAX_WINDOW_STEPS = 4, 4096
+LOOK_STEPS, LARGE_STEPS, MAX_PATIENCE_STEPS = 4, 64, 4096
 CLASS_BYTES = [64 * i for i in range(1, 17)] + [1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192]
 
 
@@ -127,9 +127,11 @@ class Twin:
         self.last_step_held_bytes = 0
         self.tensor_bytes = self.num_used_pages = self.droppable_pages = 0
         self.num_steps = self.grown_bytes = 0
-        self.window_steps, self.window_start = MIN_WINDOW_STEPS, 0
-        self.window_grown_bytes = self.window_trimmed_bytes = 0
+        self.last_look = self.unused_steps = 0
+        self.patience_steps = LOOK_STEPS
+        self.look_grown_bytes = self.look_trimmed_bytes = 0
         self.low_cached_bytes: float = math.inf
+        self.unused_bytes: float = math.inf
 
     # ---- sums ----
 
@@ -453,18 +455,28 @@ class Twin:
         self.num_steps += 1
         self.last_step_held_bytes = self.step_held_bytes
         self.step_held_bytes = self.held_bytes
-        if self.num_steps - self.window_start >= self.window_steps:
+        if self.num_steps - self.last_look >= LOOK_STEPS:
             self._decay()
 
     def _decay(self) -> None:
-        """Give back what nobody needed for a window of steps; wait longer next time if it was needed after all."""
-        grown = self.grown_bytes - self.window_grown_bytes
-        was_needed = self.window_trimmed_bytes and grown >= self.window_trimmed_bytes // 2
-        window = min(self.window_steps * 2, MAX_WINDOW_STEPS) if was_needed else self.window_steps // 2
-        surplus = int(min(self.low_cached_bytes, self.cached_bytes))
-        self.window_steps, self.window_start = max(window, MIN_WINDOW_STEPS), self.num_steps
-        self.window_grown_bytes, self.low_cached_bytes = self.grown_bytes, math.inf
-        self.window_trimmed_bytes = self.trim(surplus) if surplus >= self.resident_bytes // 64 else 0
+        """Give back what nobody needed for some steps; be more patient if it was wanted again at once."""
+        grown = self.grown_bytes - self.look_grown_bytes
+        if self.look_trimmed_bytes:
+            was_wanted = grown >= self.look_trimmed_bytes // 2
+            patience = self.patience_steps * 2 if was_wanted else self.patience_steps // 2
+            self.patience_steps = min(max(patience, LOOK_STEPS), MAX_PATIENCE_STEPS)
+        self.look_grown_bytes, self.look_trimmed_bytes, self.last_look = self.grown_bytes, 0, self.num_steps
+        surplus = min(self.low_cached_bytes, self.cached_bytes)
+        self.low_cached_bytes = math.inf
+        if surplus < max(self.resident_bytes // 64, 1):
+            self.unused_bytes, self.unused_steps = math.inf, 0
+            return
+        self.unused_bytes = min(self.unused_bytes, surplus)
+        self.unused_steps += LOOK_STEPS
+        is_large = self.unused_bytes >= self.resident_bytes // 8
+        if self.unused_steps >= self.patience_steps or (is_large and self.unused_steps >= LARGE_STEPS):
+            self.look_trimmed_bytes = self.trim(int(self.unused_bytes))
+            self.unused_bytes, self.unused_steps = math.inf, 0
 
 
 def _as_float32(value: float) -> float:
