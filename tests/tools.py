@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 
@@ -15,6 +16,16 @@ def require_tool(*names: str) -> str:
         if path:
             return path
     missing = f"needs {' or '.join(names)}, which is not installed"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+def require_package(name: str, *, extra: str) -> None:
+    """Skip, or fail in CI, where a package of an optional extra is not installed."""
+    if importlib.util.find_spec(name) is not None:
+        return
+    missing = f"needs {name}: pip install -e '.[{extra}]'"
     if os.environ.get("CI") == "true":
         pytest.fail(missing)
     pytest.skip(missing)

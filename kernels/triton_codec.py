@@ -1,0 +1,271 @@
+"""Encode and decode on the device that holds the tensor: the Triton twins behind the same coders, layout and bytes.
+
+Needs the extra `gpu` (Triton). Nothing else in DAF imports this module; TRITON_INTERPRET=1 runs it on CPU tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from daf.kernels import triton_exact, triton_meansplit, triton_minmax
+from daf.kernels._native import ffi, lib
+from daf.kernels.coder import Coder, StashError
+
+_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
+_MAGIC = 0x31464144
+_GROUP, _ROWS, _COLS, _NODES, _BLOCK = 256, 4, 64, 16, 4096
+_UNIT_GROUPS = 16  # at most these share a unit of headers, whose rest the encoder clears
+_EXACTLY = {"enable_fp_fusion": False}  # see triton_numbers.py
+
+
+def encode(coder: Coder, src: torch.Tensor, planes_addr: int, seed: int = 0) -> None:
+    """Write every stream from the dense tensor `src`, on its device and current stream. Same bytes as Coder.encode."""
+    _check_tensor(coder, src)
+    planes = _Planes.read(coder, planes_addr, src.device, seed)
+    if planes.num_streams != coder._native.num_streams:
+        raise StashError(
+            f"encode: planes have {planes.num_streams} streams, {coder} writes {coder._native.num_streams}"
+        )
+    _ENCODERS[coder.spec.codec](coder, src, planes)
+
+
+def decode(coder: Coder, dst: torch.Tensor, planes_addr: int, *, verify: bool = True) -> None:
+    """Fill the dense tensor `dst` from the live streams. Same bytes as Coder.decode.
+
+    verify: read the tag first and refuse a foreign stash. It waits for the device; the stash's owner may leave it out.
+    """
+    _check_tensor(coder, dst)
+    planes = _Planes.read(coder, planes_addr, dst.device, 0)
+    if verify:
+        planes.verify(coder)
+    if coder.numel:
+        _DECODERS[coder.spec.codec](coder, dst, planes)
+
+
+def _check_tensor(coder: Coder, tensor: torch.Tensor) -> None:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name != coder.dtype or tensor.numel() != coder.numel:
+        raise ValueError(f"{tensor.numel()} elements of {name} given; this coder takes {coder.numel} of {coder.dtype}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planes:
+    """Planes as kernels take them: one table on the device (see triton_numbers.py) and the page size's logarithm."""
+
+    table: torch.Tensor
+    shift: int
+    num_streams: int
+
+    @classmethod
+    def read(cls, coder: Coder, planes_addr: int, device: torch.device, seed: int) -> _Planes:
+        view = ffi.cast("daf_planes_t *", planes_addr)
+        page_bytes, num_streams = int(view.page_bytes), int(view.num_streams)
+        if page_bytes < lib.DAF_MIN_PAGE_BYTES or page_bytes & (page_bytes - 1):
+            raise StashError(
+                f"page_bytes is {page_bytes}; it must be a power of two, {lib.DAF_MIN_PAGE_BYTES} at least"
+            )
+        if not 1 <= num_streams <= coder._native.num_streams:
+            raise StashError(f"planes have {num_streams} streams; {coder} has 1 to {coder._native.num_streams}")
+        counts = [-(-size // page_bytes) for size in coder.stream_bytes[:num_streams]]
+        first = [sum(counts[:s]) for s in range(num_streams)]
+        words = [*first, *[0] * (12 - num_streams), *_tag(coder), _signed(seed)]
+        pages = b"".join(
+            ffi.buffer(view.pages + view.first_page[s], 8 * count)[:] for s, count in enumerate(counts) if count
+        )
+        table = torch.tensor(words, dtype=torch.int64)
+        table = torch.cat([table, torch.frombuffer(bytearray(pages), dtype=torch.int64)])
+        return cls(table.to(device, non_blocking=True), page_bytes.bit_length() - 1, num_streams)
+
+    def verify(self, coder: Coder) -> None:
+        found = torch.empty(32, dtype=torch.uint8, device=self.table.device)
+        _launch(triton_exact.tag_read_kernel, 1, found, self.table, coder.stream_bytes[0] - 32, SHIFT=self.shift)
+        if found.cpu().view(torch.int64).tolist() != _tag(coder):
+            raise StashError("decode: the stash was written by another coder, or not completely")
+
+
+def _tag(coder: Coder) -> list[int]:
+    native = coder._native
+    head = _MAGIC | native.codec << 32 | native.bits << 40 | native.shape << 48 | native.dtype << 56
+    return [head, native.numel, native.cols, native.rows]
+
+
+def _signed(seed: int) -> int:
+    seed &= 0xFFFFFFFFFFFFFFFF
+    return seed - (1 << 64) if seed >> 63 else seed
+
+
+def _launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    if programs:
+        kernel[(programs,)](*arguments, **constants, **_EXACTLY)
+
+
+def _unit_programs(coder: Coder) -> int:
+    """Programs that cover the elements; at least one, which writes the tag; and the header units' rest."""
+    num_units = max(-(-coder.numel // _GROUP), 1)
+    return -(-num_units // _UNIT_GROUPS) * _UNIT_GROUPS // _ROWS
+
+
+def _group_programs(coder: Coder) -> int:
+    return -(-int(coder._native.num_groups) // _UNIT_GROUPS) * _UNIT_GROUPS // _ROWS
+
+
+def _is_column(coder: Coder) -> bool:
+    return coder.spec.group == "column"
+
+
+def _tag_offset(coder: Coder) -> int:
+    return int(coder.stream_bytes[0]) - 32
+
+
+def _bits_view(tensor: torch.Tensor) -> torch.Tensor:
+    """16-bit floats as the integers that kernels make and read; only address and type of the view matter."""
+    return tensor.view(torch.int16) if tensor.dtype in {torch.bfloat16, torch.float16} else tensor
+
+
+def _encode_source(src: torch.Tensor) -> torch.Tensor:
+    return src.view(torch.int16) if src.dtype == torch.bfloat16 else src
+
+
+def _encode_minmax(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
+    native, column = coder._native, _is_column(coder)
+    sizes = (coder.numel, max(native.cols, 1), native.num_groups, native.head_offset[0])
+    constants = {"BITS": coder.spec.bits, "DTYPE": _DTYPES[coder.dtype], "COLUMN": column, "SHIFT": planes.shift}
+    source = _encode_source(src)
+    if column:
+        _launch(triton_minmax.choose_kernel, _group_programs(coder), source, planes.table, *sizes, **constants)
+    stochastic = coder.spec.codec == "minmax-sr"
+    _launch(
+        triton_minmax.encode_kernel, _unit_programs(coder), source, planes.table, *sizes, _tag_offset(coder),
+        STOCHASTIC=stochastic, **constants,
+    )  # fmt: skip
+
+
+def _decode_minmax(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
+    native = coder._native
+    _launch(
+        triton_minmax.decode_kernel, _unit_programs(coder), _bits_view(dst), planes.table, coder.numel,
+        max(native.cols, 1), native.head_offset[0], BITS=coder.spec.bits, LIVE=planes.num_streams - 1,
+        DTYPE=_DTYPES[coder.dtype], COLUMN=_is_column(coder), SHIFT=planes.shift,
+    )  # fmt: skip
+
+
+def _encode_meansplit(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
+    native, source, programs = coder._native, _encode_source(src), _unit_programs(coder)
+    constants = {"DTYPE": _DTYPES[coder.dtype], "SUPPORT": coder.spec.codec == "support", "SHIFT": planes.shift}
+    if _is_column(coder):
+        means = _choose_columns(coder, source, planes, constants)
+        arguments: tuple[Any, ...] = (means, coder.numel, native.cols, native.head_offset[0])
+        kernel = triton_meansplit.encode_column_kernel
+    else:
+        arguments = (coder.numel, native.num_groups, native.head_offset[1], native.head_offset[0])
+        kernel = triton_meansplit.encode_run_kernel
+    constants["BITS"] = coder.spec.bits
+    _launch(kernel, programs, source, planes.table, *arguments, _tag_offset(coder), **constants)
+
+
+def _choose_columns(coder: Coder, source: torch.Tensor, planes: _Planes, constants: dict[str, Any]) -> torch.Tensor:
+    """Write the headers of column groups, one launch a level; return the means of their nodes [num_groups * 16]."""
+    native, num_nodes = coder._native, max(coder._native.num_groups, 1) * _NODES
+    sums, means = (torch.empty(num_nodes, dtype=torch.float32, device=source.device) for _ in range(2))
+    counts = torch.empty(num_nodes, dtype=torch.int32, device=source.device)
+    programs = -(-int(native.num_groups) // _COLS)
+    arguments = (source, planes.table, sums, counts, means, coder.numel, native.cols, native.num_groups)
+    _launch(triton_meansplit.choose_root_kernel, programs, *arguments, native.head_offset[0], **constants)
+    for level in range(1, coder.spec.bits + 1):
+        _launch(
+            triton_meansplit.choose_level_kernel, programs, *arguments, native.head_offset[1], native.head_offset[0],
+            LEVEL=level, BITS=coder.spec.bits, **constants,
+        )  # fmt: skip
+    return means
+
+
+def _decode_meansplit(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
+    native = coder._native
+    leaves = torch.empty(native.num_groups * _NODES, dtype=torch.float32, device=dst.device)
+    heads, support_heads, cols = native.head_offset[1], native.head_offset[0], max(native.cols, 1)
+    constants = {
+        "LIVE": planes.num_streams - 1, "COLUMN": _is_column(coder), "SUPPORT": coder.spec.codec == "support",
+        "SHIFT": planes.shift,
+    }  # fmt: skip
+    sizes = (coder.numel, cols, native.num_groups, heads, support_heads)
+    _launch(triton_meansplit.leaves_kernel, _group_programs(coder), planes.table, leaves, *sizes, **constants)
+    _launch(
+        triton_meansplit.decode_kernel, _unit_programs(coder), _bits_view(dst), planes.table, leaves, coder.numel, cols,
+        heads, support_heads, DTYPE=_DTYPES[coder.dtype], **constants,
+    )  # fmt: skip
+
+
+def _encode_raw(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
+    num_bytes = coder.numel * src.element_size()
+    _launch(
+        triton_exact.raw_encode_kernel, -(-coder.stream_bytes[0] // _BLOCK), _bytes_view(src), planes.table, num_bytes,
+        _tag_offset(coder), SHIFT=planes.shift,
+    )  # fmt: skip
+
+
+def _decode_raw(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
+    num_bytes = coder.numel * dst.element_size()
+    _launch(
+        triton_exact.raw_decode_kernel, -(-num_bytes // _BLOCK), _bytes_view(dst), planes.table, num_bytes,
+        SHIFT=planes.shift,
+    )  # fmt: skip
+
+
+def _bytes_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes in memory order, whatever its strides: dense memory is one run."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def _encode_bool(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
+    _launch(
+        triton_exact.bool_encode_kernel, _unit_programs(coder), _bytes_view(src), planes.table, coder.numel,
+        _tag_offset(coder), SHIFT=planes.shift,
+    )  # fmt: skip
+
+
+def _decode_bool(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
+    _launch(
+        triton_exact.bool_decode_kernel,
+        _unit_programs(coder),
+        _bytes_view(dst),
+        planes.table,
+        coder.numel,
+        SHIFT=planes.shift,
+    )
+
+
+def _integers(tensor: torch.Tensor) -> torch.Tensor:
+    return _bytes_view(tensor) if tensor.dtype == torch.bool else tensor
+
+
+def _encode_int(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
+    native = coder._native
+    too_wide = torch.zeros(1, dtype=torch.int32, device=src.device)
+    _launch(
+        triton_exact.int_encode_kernel, native.num_groups, _integers(src), planes.table, too_wide, coder.numel,
+        native.num_groups, native.head_offset[0], BITS=coder.spec.bits, SHIFT=planes.shift,
+    )  # fmt: skip
+    if int(too_wide):
+        raise ValueError(f"encode: some integers do not fit {coder.spec.bits} planes above their block's least")
+    _launch(triton_exact.tag_kernel, 1, planes.table, _tag_offset(coder), SHIFT=planes.shift)
+
+
+def _decode_int(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
+    native = coder._native
+    _launch(
+        triton_exact.int_decode_kernel, native.num_groups, _integers(dst), planes.table, coder.numel,
+        native.num_groups, native.head_offset[0], BITS=coder.spec.bits, SHIFT=planes.shift,
+    )  # fmt: skip
+
+
+_ENCODERS = {
+    "minmax": _encode_minmax, "minmax-sr": _encode_minmax, "meansplit": _encode_meansplit, "support": _encode_meansplit,
+    "raw": _encode_raw, "bool": _encode_bool, "int": _encode_int,
+}  # fmt: skip
+_DECODERS = {
+    "minmax": _decode_minmax, "minmax-sr": _decode_minmax, "meansplit": _decode_meansplit, "support": _decode_meansplit,
+    "raw": _decode_raw, "bool": _decode_bool, "int": _decode_int,
+}  # fmt: skip

@@ -1,0 +1,143 @@
+"""The Triton twins, run in Triton's interpreter, give the bytes of the C reference; compiled, they are exact PTX."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.tools import require_package
+from tests.triton_process import TritonProcess
+
+REALS = ("float32", "bfloat16", "float16")
+RUN: dict[str, Any] = {}
+COLUMN = {"group": "column", "numel": 260 * 5, "cols": 5}
+
+
+@pytest.fixture(scope="module")
+def triton_process() -> Iterator[TritonProcess]:
+    require_package("triton", extra="gpu")
+    process = TritonProcess()
+    yield process
+    process.close()
+
+
+def case(codec: str, bits: int, **changes: Any) -> dict[str, Any]:
+    base = {"codec": codec, "bits": bits, "group": "run", "dtype": "float32", "numel": 1300, "cols": 0}
+    return {"what": "codec", **base, "kind": "normal", "seed": 3, **changes}
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("shape", [RUN, COLUMN], ids=["run", "column"])
+@pytest.mark.parametrize(("codec", "bits"), [("minmax", 2), ("minmax-sr", 3), ("minmax", 8)])
+def test_minmax_twins_give_the_bytes_of_the_reference(
+    triton_process: TritonProcess, codec: str, bits: int, shape: dict[str, Any], dtype: str
+) -> None:
+    assert triton_process.differences(**case(codec, bits, dtype=dtype, **shape)) == []
+
+
+def column(rows: int, cols: int) -> dict[str, Any]:
+    return {"group": "column", "numel": rows * cols, "cols": cols}
+
+
+@pytest.mark.parametrize(
+    ("codec", "bits", "changes"),
+    [
+        ("meansplit", 1, {}),
+        ("meansplit", 2, {"dtype": "bfloat16"}),
+        ("meansplit", 4, {"dtype": "float16", "numel": 600}),
+        ("meansplit", 3, column(20, 5)),
+        ("meansplit", 4, column(9, 70) | {"dtype": "bfloat16"}),
+        ("meansplit", 1, column(258, 3) | {"dtype": "float16"}),
+        ("support", 1, {"kind": "relu"}),
+        ("support", 3, {"kind": "relu", "dtype": "float16", "numel": 600}),
+        ("support", 2, column(30, 7) | {"kind": "relu", "dtype": "bfloat16"}),
+    ],
+)
+def test_mean_split_twins_give_the_bytes_of_the_reference(
+    triton_process: TritonProcess, codec: str, bits: int, changes: dict[str, Any]
+) -> None:
+    assert triton_process.differences(**case(codec, bits, **changes)) == []
+
+
+@pytest.mark.parametrize("codec", ["minmax", "minmax-sr", "meansplit", "support"])
+@pytest.mark.parametrize("shape", [{"numel": 700}, column(20, 3)], ids=["run", "column"])
+def test_groups_that_are_not_finite_escape_alike(
+    triton_process: TritonProcess, codec: str, shape: dict[str, Any]
+) -> None:
+    assert triton_process.differences(**case(codec, 3, kind="special", **shape)) == []
+
+
+@pytest.mark.parametrize(
+    ("codec", "bits", "dtype", "numel"),
+    [
+        ("int", 9, "int64", 5000), ("int", 9, "int32", 4097), ("int", 9, "int16", 1), ("int", 8, "int8", 300),
+        ("int", 64, "int64", 100), ("int", 8, "uint8", 300), ("bool", 1, "bool", 5000), ("bool", 1, "uint8", 257),
+        ("raw", 1, "float32", 1300), ("raw", 1, "int64", 3), ("raw", 1, "bfloat16", 0), ("int", 1, "int64", 0),
+    ],
+)  # fmt: skip
+def test_exact_twins_give_the_bytes_of_the_reference(
+    triton_process: TritonProcess, codec: str, bits: int, dtype: str, numel: int
+) -> None:
+    assert triton_process.differences(**case(codec, bits, dtype=dtype, numel=numel)) == []
+
+
+@st.composite
+def any_case(draw: st.DrawFn) -> dict[str, Any]:
+    cols = draw(st.integers(1, 40))
+    return case(
+        draw(st.sampled_from(["minmax", "minmax-sr", "meansplit", "support"])),
+        draw(st.integers(1, 4)),
+        dtype=draw(st.sampled_from(REALS)),
+        numel=draw(st.integers(0, 20)) * cols,
+        cols=cols,
+        group=draw(st.sampled_from(["run", "column"])),
+        kind=draw(st.sampled_from(["normal", "relu", "constant", "tiny", "special"])),
+        seed=draw(st.integers(0, 2**32)),
+    )
+
+
+@given(any_case=any_case())
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_coder_on_any_values_has_an_exact_twin(triton_process: TritonProcess, any_case: dict[str, Any]) -> None:
+    assert triton_process.differences(**any_case) == []
+
+
+@pytest.mark.parametrize("strategy", ["parallel", "atomic", "hybrid"])
+@pytest.mark.parametrize("dtype", [*REALS, "int64", "int8", "uint8", "bool"])
+def test_range_twins_find_what_the_reference_finds(triton_process: TritonProcess, dtype: str, strategy: str) -> None:
+    for shape in ((1, 1, 1), (1, 1, 3000), (3, 7, 49), (130, 40, 1), (33, 5, 1)):
+        found = triton_process.differences(
+            what="ranges", shape=shape, dtype=dtype, kind="special", seed=5, strategy=strategy
+        )
+        assert found == [], shape
+
+
+def test_twins_refuse_what_the_reference_refuses(triton_process: TritonProcess) -> None:
+    assert triton_process.differences(what="refusals") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 87, 90])
+def test_every_kernel_compiles_to_ptx_that_rounds_as_the_reference_does(capability: int, tmp_path: Any) -> None:
+    require_package("triton", extra="gpu")
+    command = [sys.executable, "-m", "daf.kernels.triton_ptx", str(capability), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=280, capture_output=True)
+    written = sorted(tmp_path.glob(f"*.sm_{capability}.ptx"))
+    assert len(written) == 28
+    for path in written:
+        ptx = path.read_text()
+        assert f".target sm_{capability}" in ptx, path.name
+        # Fused, flushing or approximate arithmetic would give other bits than C.
+        assert not re.findall(r"\bfma\.\S*f32|\.ftz|div\.full|div\.approx|rcp\.", ptx), path.name
+
+
+def test_nothing_of_daf_needs_triton() -> None:
+    hide = "import sys; sys.modules['triton'] = None; import torch, daf.kernels, daf.kernels.reduce, daf.quant.packing"
+    subprocess.run([sys.executable, "-c", hide], check=True, timeout=120)
