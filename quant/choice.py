@@ -30,6 +30,7 @@ class Chooser:
 
     def __init__(self, bits: int | str) -> None:
         self.bits = bits
+        self.is_planned = bits == "auto"
         self.width = bits if isinstance(bits, int) else FIRST_WIDTH
 
     def choose(self, tensor: Tensor, source: Tensor, slot: Slot) -> Spec:

@@ -21,6 +21,7 @@ WORTH_IT = 0.75  # coded bytes must stay under this share of the raw ones
 EXACT = frozenset({"raw", "int", "bool"})
 SAMPLED_GROUPS = 64
 MIN_ROWS = 128  # fewer rows than this make column groups too short
+MAX_FOLLOW_WIDTH = 2
 FINITE_EVERY = 64  # saves of a slot between two looks for infinities
 OFTEN_INFINITE = frozenset({"LogSoftmaxBackward0", "MaskedFillBackward0", "WhereBackward0", "LogBackward0"})
 
@@ -39,6 +40,10 @@ class Encoder:
         self._chooser = chooser
         self._floor = floor
         self.is_sampling = False
+
+    def may_follow(self, slot: Slot) -> bool:
+        """Whether a slot that can follow from another should: as planned, else at narrow widths."""
+        return slot.follows if slot.curves and self._chooser.is_planned else self._chooser.width <= MAX_FOLLOW_WIDTH
 
     def encode(self, tensor: Tensor, layout: Layout, slot: Slot) -> Coded | None:
         source = tensor.detach()

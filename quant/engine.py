@@ -33,7 +33,7 @@ from daf.quant.policy import Policy, Wish
 from daf.quant.replay import OUTPUT, Call, Trust, is_candidate
 from daf.quant.scope import Frame, Scope
 from daf.quant.slots import Slot, SlotTable
-from daf.quant.weights import is_from_parameters, is_weight_copy
+from daf.quant.weights import is_from_parameters, is_of_users_leaf, is_weight_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +182,7 @@ class Engine:
         frame = self.scope.frame()
         if is_from_parameters(tensor) or is_weight_copy(tensor, frame.module):
             return self._keep(tensor, "parameter")
-        if tensor.is_leaf and tensor.requires_grad:
+        if is_of_users_leaf(tensor):
             return self._keep(tensor, "leaf")
         frame.order += 1
         key = storage_key(tensor, layout)
@@ -194,7 +194,7 @@ class Engine:
         stored = self._derive(tensor, layout, frame)
         if stored is None:
             slot = self.table.at((frame.path, frame.order, tensor.dtype, len(layout.shape)))
-            if slot.is_awaiting:
+            if slot.follows and slot.can_follow and not self.encoder.is_sampling:
                 return Awaited(tensor, self.ledger, slot)
             stored = self.encoder.encode(tensor, layout, slot)
             if self.policy.probe.is_on and tensor.is_floating_point():
@@ -205,7 +205,7 @@ class Engine:
         self._enter(stored, tensor, key)
         view = View(stored, layout)
         if self._may_derive and producer(tensor) == rectified.RELU:
-            rectified.follow(view, tensor.grad_fn)
+            rectified.follow(view, tensor.grad_fn, self.encoder.may_follow)
         return view
 
     def _enter(self, stored: Stored, tensor: Tensor, key: StorageKey) -> None:

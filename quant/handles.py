@@ -88,7 +88,7 @@ class Awaited(Kept):
 
     def restore(self) -> Tensor:
         if self.instead is None:
-            self.slot.is_awaiting = False
+            self.slot.can_follow = self.slot.follows = False
         return super().restore()
 
 
@@ -258,8 +258,6 @@ class View:
         return out.expand(layout.shape) if layout.is_expanded else out
 
     def supersede(self, stored: Stored) -> None:
-        if isinstance(self.stored, Coded):
-            self.stored.slot.is_awaiting = True
         if self.stored.ledger is not None:
             stored.count_in(self.stored.ledger)
         stored.num_uses += 1
@@ -281,3 +279,10 @@ def _modified_in_place(tensor: Tensor, version: int) -> str:
 
 def is_coded(handle: Handle) -> TypeGuard[_CodedView]:
     return isinstance(handle, View) and isinstance(handle.stored, Coded)
+
+
+def slot_of(handle: Handle) -> Slot | None:
+    """The slot that a handle's content belongs to, if it has one of its own."""
+    if isinstance(handle, Awaited):
+        return handle.slot
+    return handle.stored.slot if is_coded(handle) else None

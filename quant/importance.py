@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # How much of a factor's relative noise passes into the gradient that flows on; measured op by op.
 FLOW = {
-    "NativeBatchNormBackward0": 0.02,
+    "NativeBatchNormBackward0": 0.02,  # where it was not measured: see Norm
     "NativeLayerNormBackward0": 0.05,
     "GeluBackward0": 2.0,
     "SiluBackward0": 2.0,
@@ -64,6 +64,22 @@ class Layer:
 
 
 @dataclass(slots=True)
+class Norm:
+    """One call of a batch norm. Noise in its input passes only through the term x^ * mean(g x^).
+
+    The weight's gradient is the sum of g x^ over `rows`, so it says how large that term is.
+    """
+
+    rows: float
+    grad_energy: float = 0.0
+    weight_grad_energy: float = 0.0
+
+    @property
+    def flow(self) -> float:
+        return 2.0 * self.weight_grad_energy / self.rows / self.grad_energy if self.grad_energy else 0.0
+
+
+@dataclass(slots=True)
 class SlotSample:
     """What one sampled step showed of a slot."""
 
@@ -79,22 +95,43 @@ class Probe:
     is_on: bool = False
     clock: int = 0
     layers: dict[str, Layer] = field(default_factory=dict)
+    norms: dict[str, Norm] = field(default_factory=dict)
     slots: dict[int, SlotSample] = field(default_factory=dict)
 
     def start(self) -> None:
         self.is_on = True
         self.clock = 0
         self.layers.clear()
+        self.norms.clear()
         self.slots.clear()
 
     def see_layer(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """A module call ended. Notes it if it has a weight matrix or kernel to train."""
         weight = module._parameters.get("weight")
-        if weight is None or weight.dim() < 2 or not weight.requires_grad or not args or type(output) is not Tensor:
+        if weight is None or not weight.requires_grad or not args or type(output) is not Tensor:
             return
         x, node = args[0], output.grad_fn
         if type(x) is not Tensor or not x.is_floating_point() or node is None:
             return
+        if weight.dim() > 1:
+            self._see_weights(path, weight, x, node)
+        elif node.name() == "NativeBatchNormBackward0":
+            self._see_norm(path, weight, x, node)
+
+    def _see_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
+        norm = self.norms[path] = Norm(x.numel() / x.shape[1])
+
+        def note(grads: tuple[Tensor | None, ...]) -> None:
+            norm.grad_energy = _grads_energy(grads)
+
+        def note_weight(grad: Tensor) -> None:
+            norm.weight_grad_energy = _energy(grad)
+            hook.remove()
+
+        node.register_prehook(note)
+        hook = weight.register_hook(note_weight)  # type: ignore[no-untyped-call]
+
+    def _see_weights(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
         self.clock += 1
         # A kernel of k taps reads each input k times (over the stride's square: that is in the gradient's rows).
         is_convolution = weight.dim() > 2
@@ -133,11 +170,15 @@ class Probe:
     def _score(self, slot: Slot, layers: list[Layer]) -> float:
         sample = self.slots[slot.id]
         into_weights = sum(self.layers[path].noise_energy for path in slot.readers if path in self.layers)
-        flow = sum(FLOW.get(op, DEFAULT_FLOW) for op in slot.ops if op not in WEIGHT_OPS and op not in NO_NOISE)
+        flow = sum(self._flow(slot, op) for op in slot.ops if op not in WEIGHT_OPS and op not in NO_NOISE)
         if not flow:
             return into_weights
         before = sum(layer.input_energy / layer.rows for layer in layers if layer.clock < sample.clock)
         return into_weights + flow * self._grad_energy_after(slot) * before
+
+    def _flow(self, slot: Slot, op: str) -> float:
+        norm = self.norms.get(slot.path)
+        return norm.flow if norm is not None else FLOW.get(op, DEFAULT_FLOW)
 
     def _grad_energy_after(self, slot: Slot) -> float:
         """The gradient that noise at the slot gets into: the one there, or those of query and key in attention."""

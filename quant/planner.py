@@ -19,9 +19,12 @@ from daf.kernels import Spec
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to store a slot. `error` is the squared gradient error that it is expected to cause."""
+    """One way to store a slot. `error` is the squared gradient error that it is expected to cause.
 
-    spec: Spec
+    Without a spec the slot is not stored at all, but follows from another (rectified.py).
+    """
+
+    spec: Spec | None
     stored_bytes: int
     error: float
 

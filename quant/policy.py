@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from daf.kernels import Spec
 from daf.quant.importance import Probe
 from daf.quant.planner import Goal, Option, Outcome, plan
+from daf.quant.rectified import FOLLOW_ERROR
 from daf.quant.slots import Slot, SlotTable
 
 if TYPE_CHECKING:
@@ -95,7 +96,9 @@ class Policy:
         self.outcome = plan(menus, Goal(max_bytes, max_error))
         for slot in slots:
             if slot.id in self.outcome.chosen:
-                slot.planned = self.outcome.chosen[slot.id].spec
+                spec = self.outcome.chosen[slot.id].spec
+                slot.follows = spec is None
+                slot.planned = spec or slot.planned
                 slot.plans.clear()
 
     def _plane_bytes(self) -> float:
@@ -119,7 +122,8 @@ class Policy:
 
 def menu_of(slot: Slot) -> list[Option]:
     """Every codec and width that suits the slot, with the error it is expected to cause."""
-    return [
+    following = [Option(None, 0, slot.importance * FOLLOW_ERROR)] if slot.can_follow else []
+    return following + [
         Option(Spec(curve.codec, bits, curve.group), curve.stored_bytes[bits], slot.importance * curve.errors[bits])
         for curve in slot.curves
         for bits in range(curve.min_bits, len(curve.errors))

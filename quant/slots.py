@@ -50,7 +50,8 @@ class Slot:
     partners   ids of the slots whose gradient noise here gets into; empty: its own
     spec       codec, width and group shape in force; None until the first save chooses
     is_mask    holds zeros and one other value, as dropout's noise does; None until the first save is looked at
-    is_awaiting  its tensors are soon made to follow from another's (rectified.py): not worth encoding
+    can_follow  its tensors follow, roughly, from a ReLU's output (rectified.py)
+    follows    ... and are made to, so they are not stored
     is_finite  no infinity or NaN was met so far
     planned    what the planner chose; None where it has no say
     curves     of each codec that suits the slot, from the last sampled step
@@ -67,13 +68,18 @@ class Slot:
     curves: list[Curve] = field(default_factory=list)
     plans: dict[tuple[int, int], Plan | None] = field(default_factory=dict)
     is_mask: bool | None = None
-    is_awaiting: bool = False
+    can_follow: bool = False
+    follows: bool = False
     is_finite: bool = True
     num_saves: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
     importance: float = 0.0
     fidelity: float = 1.0
+
+    @property
+    def path(self) -> str:
+        return self.key[0]
 
     @property
     def name(self) -> str:

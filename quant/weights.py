@@ -45,3 +45,10 @@ def is_weight_copy(tensor: Tensor, module: torch.nn.Module | None) -> bool:
         weight is not None and weight.dtype != tensor.dtype and weight.shape in (shape, shape[::-1])
         for weight in module._parameters.values()
     )
+
+
+def is_of_users_leaf(tensor: Tensor) -> bool:
+    """A tensor, or a view of one, whose gradient the user asked for: it lives on anyway, and may change unseen."""
+    base = tensor._base
+    owner = tensor if base is None else base
+    return owner.is_leaf and owner.requires_grad
