@@ -80,7 +80,7 @@ export class SlotTable {
   }
 
   countText() {
-    if (!this.rows.length) return "No activation has been saved yet.";
+    if (!this.rows.length) return "The run has named no layers yet.";
     const all = `${count(this.rows.length)} layers`;
     return this.shown.length === this.rows.length ? all : `${count(this.shown.length)} of ${all}`;
   }
