@@ -11,6 +11,12 @@ const MARKS = [
   { field: "oom_total", label: "out of memory", color: "--bad", glyph: "✕" },
 ];
 
+/** The lines over the stack. What plain training would hold is drawn where it can be compared with the budget. */
+const LINES = [
+  { label: "budget", color: "--ink", dash: [7, 4], width: 2, read: (history) => history.values("budget_bytes") },
+  { label: "without DAF", color: "--mark-plain", dash: [2, 3], width: 1.5, read: (history) => history.plainValues() },
+];
+
 /** What is stacked, bottom to top. What DAF holds comes first, so that the budget line compares with its upper edge. */
 export function layersOf(history) {
   const planes = history.planes().filter(([, name]) => history.values(name).some((value) => value > 0));
@@ -167,37 +173,35 @@ export class MemoryChart extends TimeChart {
       const column = this.history.values(field);
       return Array.from(sum, (_, i) => (sum[i] += column[i]));
     });
-    const budget = this.history.values("budget_bytes").map((value) => value || null);
-    return [times, ...stack, budget];
+    return [times, ...stack, ...LINES.map((line) => line.read(this.history).map((value) => value || null))];
   }
 
   options() {
     const layers = this.layers.map((layer) => ({ fill: themed(layer.color), stroke: themed("--panel"), width: 0.5, points: { show: false } }));
-    const budget = { stroke: themed("--ink"), width: 2, dash: [7, 4], points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) };
+    const stepped = uPlot.paths.stepped({ align: 1 });
+    const lines = LINES.map(({ color, dash, width }) => ({ stroke: themed(color), width, dash, points: { show: false }, paths: width > 1.5 ? stepped : undefined }));
     return {
-      series: [{}, ...layers, budget],
+      series: [{}, ...layers, ...lines],
       bands: layers.slice(1).map((_, i) => ({ series: [i + 2, i + 1] })),
       scales: { y: { range: (plot) => [0, this.top(plot)] } },
       axes: this.axes(bytes, BYTE_STEPS),
     };
   }
 
-  /** The upper edge: all of the stack, and the budget unless it is so far above that the stack would vanish. */
+  /** The upper edge: all of the stack, and the lines unless they are so far above that the stack would vanish. */
   top(plot) {
     const [first, last] = plot.series[0].idxs ?? [0, plot.data[0].length - 1];
-    let stack = 1, budget = 0;
-    for (let i = first; i <= last; i += 1) {
-      stack = Math.max(stack, this.layers.length ? plot.data[this.layers.length][i] : 0);
-      budget = Math.max(budget, plot.data[this.layers.length + 1][i] ?? 0);
-    }
-    return 1.08 * Math.max(stack, Math.min(budget, 3 * stack));
+    const highest = (column) => column.slice(first, last + 1).reduce((a, b) => Math.max(a, b ?? 0), 0);
+    const stack = Math.max(1, this.layers.length ? highest(plot.data[this.layers.length]) : 0);
+    const lines = plot.data.slice(this.layers.length + 1).map((column) => Math.min(3 * stack, highest(column)));
+    return 1.08 * Math.max(stack, ...lines);
   }
 
   buildLegend() {
-    const rows = [{ label: "budget", color: "--ink", field: "budget_bytes", isLine: true }, ...this.known];
+    const rows = [...LINES, ...this.known.map((layer) => ({ ...layer, read: (history) => history.values(layer.field) }))];
     this.readings = rows.map((row) => ({ ...row, node: el("b") }));
     this.time = el("li", { class: "time" });
-    const items = this.readings.map((row) => el("li", {}, row.isLine ? label(row) : this.toggle(row)));
+    const items = this.readings.map((row) => el("li", {}, row.field ? this.toggle(row) : label(row)));
     const marks = MARKS.map((mark) => el("li", { class: "mark" }, colored(mark.glyph, mark.color), ` ${mark.label}`));
     this.legend.replaceChildren(this.time, ...items, ...marks);
   }
@@ -219,7 +223,7 @@ export class MemoryChart extends TimeChart {
     const at = index ?? this.history.times.length - 1;
     if (at < 0 || !this.readings) return;
     say(this.time, index === null ? this.restLabel : clock(this.history.times[at]));
-    for (const row of this.readings) say(row.node, bytes(this.history.values(row.field)[at]));
+    for (const row of this.readings) say(row.node, bytes(row.read(this.history)[at]));
   }
 
   describe(index) {
@@ -292,8 +296,8 @@ function label(row) {
   return text;
 }
 
-function swatch({ color, isLine }) {
-  return el("i", { class: isLine ? "swatch line" : "swatch", style: `--swatch: var(${color})`, "aria-hidden": "true" });
+function swatch({ color, dash }) {
+  return el("i", { class: dash ? "swatch line" : "swatch", style: `--swatch: var(${color})`, "aria-hidden": "true" });
 }
 
 function colored(text, color) {

@@ -4,7 +4,6 @@ import { bytes, clock, count, el, say } from "./format.js";
 
 const MAX_LINES = 200;
 const MERGE_SECONDS = 2;
-const QUIET = new Set(["alloc", "free", "stash", "release", "step"]); // too many to read; the charts show them
 
 export class EventList {
   constructor(list) {
@@ -19,7 +18,6 @@ export class EventList {
 
   add(type, event) {
     const kind = kindOf(type, event);
-    if (QUIET.has(kind)) return;
     const size = event.num_bytes ?? 0;
     if (this.newest?.kind === kind && kind === "evict" && event.time - this.newest.time < MERGE_SECONDS) {
       this.newest.count += 1;

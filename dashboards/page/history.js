@@ -46,6 +46,12 @@ export class History {
     return this.series.get(name) ?? new Array(this.times.length).fill(0);
   }
 
+  /** What plain training would hold: the same, with the activations as they were. */
+  plainValues() {
+    const [planes, raw] = [this.values("plane_bytes"), this.values("saved_raw_bytes")];
+    return this.values("resident_bytes").map((resident, i) => resident - planes[i] + raw[i]);
+  }
+
   trim(since) {
     let gone = this.times.findIndex((time) => time >= since);
     if (gone < 0) gone = this.times.length;

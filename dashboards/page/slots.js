@@ -107,6 +107,7 @@ function compareText(a, b) {
 
 function rowElement() {
   const cells = COLUMNS.map((column) => el(column.key === "name" ? "th" : "td", { class: column.isText ? "text" : null, scope: column.key === "name" ? "row" : null }));
+  cells[0].append(el("bdi"));
   return el("tr", {}, ...cells);
 }
 
@@ -115,8 +116,8 @@ function fill(element, row, index) {
   COLUMNS.forEach((column, i) => {
     const cell = element.children[i];
     const text = column.show(row);
-    say(cell, text);
-    if (column.key === "name" && cell.title !== text) cell.title = text;
+    say(cell.firstElementChild ?? cell, text);
+    if (column.isText && cell.title !== text) cell.title = text;
     if (column.key === "bits") cell.style.setProperty("--bits", Math.min(8, row.bits) / 8);
   });
 }

@@ -30,9 +30,10 @@ export class WidthMap extends Canvas {
 
   /** Take over an answer of /v1/widths. */
   load(answer) {
-    this.times = [...answer.times];
+    const first = firstColumn(answer.bits);
+    this.times = answer.times.slice(first);
     this.slots = [...answer.slots];
-    this.bits = answer.bits;
+    this.bits = answer.bits.map((row) => row.slice(first));
     this.stepSeconds = answer.step_seconds;
     this.redraw();
   }
@@ -168,6 +169,12 @@ export class WidthMap extends Canvas {
     say(this.status, this.slots.length ? "Point at a layer to read it, or use the arrow keys." : "");
     this.redraw();
   }
+}
+
+/** The first moment at which any layer was there. */
+function firstColumn(bits) {
+  const starts = bits.map((row) => row.findIndex((width) => width != null)).filter((start) => start >= 0);
+  return starts.length ? Math.min(...starts) : 0;
 }
 
 function clamp(value, most) {
