@@ -17,6 +17,9 @@ from daf.server.settings import Settings
 log = logging.getLogger("daf.server")
 MAX_EVENTS_PER_TICK = 1000
 CLEAN_TICKS = 300
+# A training step has hundreds of these: they would push what is worth reading out of the ring within seconds, and the
+# figures tell them better.
+EVERYDAY = frozenset({"alloc", "free", "stash", "release", "step"})
 
 
 class Sampler:
@@ -69,7 +72,8 @@ class Sampler:
             return
         if lost:
             self._hub.publish("lost", {"process": member.id, "count": int(lost), "time": self._fleet.clock()})
-        for event in list(events)[-MAX_EVENTS_PER_TICK:]:
+        notable = [event for event in events if event.kind not in EVERYDAY]
+        for event in notable[-MAX_EVENTS_PER_TICK:]:
             self._hub.publish("arena", {"process": member.id, **event_data(event)})
         if events:
             member.last_event_id = events[-1].id
