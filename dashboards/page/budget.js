@@ -25,6 +25,7 @@ export class BudgetControl {
   /** Forget what was being entered: show what is in force. */
   reset() {
     this.isEditing = false;
+    this.isRejected = false; // what is entered is known to be no budget
     clearTimeout(this.timer);
     byId("preview").replaceChildren();
     say(byId("outcome"), "");
@@ -69,7 +70,7 @@ export class BudgetControl {
   enable() {
     const isUsable = this.source.canChange && this.isAlive;
     for (const control of [this.text, this.slider, this.all]) control.disabled = !isUsable;
-    this.apply.disabled = !isUsable || !this.isEditing;
+    this.apply.disabled = !isUsable || !this.isEditing || this.isRejected;
     if (!this.isAlive) say(byId("outcome"), this.process ? "The run has ended: its budget can no longer change." : "");
     else if (!this.source.canChange) say(byId("outcome"), "Looking only. To change the budget, open the page with the link that `daf page` prints.");
   }
@@ -87,6 +88,7 @@ export class BudgetControl {
 
   edited() {
     this.isEditing = true;
+    this.isRejected = false;
     say(byId("outcome"), "");
     this.enable();
     this.previewSoon();
@@ -106,7 +108,6 @@ export class BudgetControl {
       const { outcomes } = answer;
       if (document.activeElement !== this.slider) this.placeSlider(outcomes[0].budget_bytes);
       byId("preview").replaceChildren(...outcomes.flatMap((outcome) => explain(outcome, outcomes.length > 1)));
-      this.apply.disabled = false;
     } catch (problem) {
       this.objectTo(problem.message);
     }
@@ -115,7 +116,8 @@ export class BudgetControl {
 
   objectTo(text) {
     byId("preview").replaceChildren(el("p", { class: "refused" }, text));
-    this.apply.disabled = true;
+    this.isRejected = true;
+    this.enable();
   }
 
   async send() {
