@@ -42,6 +42,7 @@ class Config:
     floor: int = 1
     page_bytes: int = 4096
     cpu_allocator: bool = True
+    packing: str = "inline"
     sidecar: str = "off"
     name: str = ""
     trace: str = ""
@@ -134,6 +135,13 @@ def _flag(name: str, value: object) -> bool:
     raise _refuse(name, value, "on or off")
 
 
+def _packing(name: str, value: object) -> str:
+    text = str(value).strip().lower()
+    if text in {"auto", "inline", "worker", "device"}:
+        return text
+    raise _refuse(name, value, "auto, inline, worker or device")
+
+
 def _sidecar(name: str, value: object) -> str:
     text = str(value).strip().lower()
     host, colon, port = text.rpartition(":")
@@ -157,6 +165,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "floor": _floor,
     "page_bytes": _page_bytes,
     "cpu_allocator": _flag,
+    "packing": _packing,
     "sidecar": _sidecar,
     "name": _text,
     "trace": _text,

@@ -93,7 +93,9 @@ class Session:
             start_trace(config.trace)
         if config.cpu_allocator:
             install_cpu(self.arena)
-        self.engine = Engine(self.arena, bits=config.bits, floor=config.floor, wish=Wish(ratio=config.ratio))
+        self.engine = Engine(
+            self.arena, bits=config.bits, floor=config.floor, wish=Wish(ratio=config.ratio), packing=config.packing
+        )
         self.engine.install()
         atexit.register(self.close)
         if config.sidecar != "off":

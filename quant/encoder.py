@@ -12,6 +12,7 @@ from daf.quant.choice import BOOL, Chooser, is_relu_like, producer
 from daf.quant.handles import Coded, TwoValued
 from daf.quant.layout import Layout
 from daf.quant.masks import is_constant, is_finite, second_value
+from daf.quant.packing import Packer, Ticket
 from daf.quant.slots import Curve, Plan, Slot
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ DTYPES = {
 class Encoder:
     """Turns a tensor of a slot into a stash. `floor` is the number of planes that eviction leaves."""
 
-    def __init__(self, arena: Arena, chooser: Chooser, floor: int) -> None:
+    def __init__(self, arena: Arena, chooser: Chooser, floor: int, packer: Packer) -> None:
+        self.packer = packer
         self._arena = arena
         self._chooser = chooser
         self._floor = floor
@@ -66,14 +68,17 @@ class Encoder:
             slot.curves = self._curves(source, layout, is_relu_like(tensor))
             slot.plans.clear()
         plan = self._plan(slot, tensor.dtype, layout)
-        return None if plan is None else Coded(self._write(source, plan, slot), plan, slot, tensor.dtype, source.nbytes)
+        if plan is None:
+            return None
+        return Coded(*self._write(source, plan, slot), plan, slot, dtype=tensor.dtype, raw_bytes=source.nbytes)
 
     def _encode_mask(self, source: Tensor, value: float, layout: Layout, slot: Slot) -> Coded | None:
         slot.use(BOOL)
         plan = self._plan(slot, torch.bool, layout)
         if plan is None:
             return None
-        coded = TwoValued(self._write(source != 0, plan, slot), plan, slot, source.dtype, source.nbytes)
+        written = self._write(source != 0, plan, slot)
+        coded = TwoValued(*written, plan, slot, dtype=source.dtype, raw_bytes=source.nbytes)
         coded.value = value
         return coded
 
@@ -82,18 +87,20 @@ class Encoder:
         if slot.is_finite and is_due:
             slot.is_finite = is_finite(tensor)
 
-    def _write(self, source: Tensor, plan: Plan, slot: Slot) -> Stash:
+    def _write(self, source: Tensor, plan: Plan, slot: Slot) -> tuple[Stash, Ticket]:
         stash = self._arena.reserve(plan.stash_spec, slot.id, source.nbytes)
-        try:
-            plan.coder.encode(source.data_ptr(), stash.planes, slot.num_saves)
-        except BaseException:
-            stash.unpin()
-            stash.release()
-            raise
-        stash.unpin()
+        seed = slot.num_saves
+
+        def encode(tensor: Tensor) -> None:
+            try:
+                plan.coder.encode(tensor.data_ptr(), stash.planes, seed)
+            finally:
+                stash.unpin()
+
+        ticket = self.packer.submit(encode, source)
         slot.num_saves += 1
         slot.raw_bytes, slot.stored_bytes = source.nbytes, plan.stored_bytes
-        return stash
+        return stash, ticket
 
     def _plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
         size = (layout.numel, layout.cols)

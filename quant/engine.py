@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import warnings
 import weakref
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from daf.quant.encoder import DTYPES, Encoder
 from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, View
 from daf.quant.layout import Layout, layout_of
 from daf.quant.ledger import Ledger, StorageKey, storage_key
+from daf.quant.packing_choice import make_packer
 from daf.quant.policy import Policy, Wish
 from daf.quant.replay import OUTPUT, Call, Trust, is_candidate
 from daf.quant.scope import Frame, Scope
@@ -63,9 +65,12 @@ class Engine:
         *,
         wish: Wish = DEFAULT_WISH,
         min_bytes: int = MIN_BYTES,
+        packing: str = "inline",
     ) -> None:
         self.arena = arena
-        self.encoder = Encoder(arena, Chooser(bits), floor)
+        self.encoder = Encoder(arena, Chooser(bits), floor, make_packer(packing))
+        self._packing = packing
+        self._step_began = 0.0
         self.min_bytes = min_bytes
         self.ledger = Ledger()
         self.table = SlotTable()
@@ -103,6 +108,15 @@ class Engine:
         _engines.discard(self)
         self._undo.close()
         self._unhook_thread()
+        self._close_packer()
+
+    def _close_packer(self) -> None:
+        """What is still on its way is packed before anyone closes the arena."""
+        packer, self.encoder.packer = self.encoder.packer, make_packer(self._packing)
+        try:
+            packer.close()
+        except Exception as error:
+            self._warn(f"a saved tensor could not be packed ({type(error).__name__}: {error})")
 
     def __enter__(self) -> Engine:
         return self.install()
@@ -160,6 +174,10 @@ class Engine:
         return handle.restore()
 
     def _begin_step(self) -> None:
+        now = time.perf_counter()
+        if self._step_began:
+            self.encoder.packer.step(now - self._step_began)
+        self._step_began = now
         try:
             self.policy.begin_step()
             self.encoder.is_sampling = self.policy.probe.is_on

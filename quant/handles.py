@@ -22,6 +22,7 @@ from daf.quant.layout import Layout, layout_of
 if TYPE_CHECKING:
     from daf.allocator import Stash
     from daf.quant.ledger import Ledger, StorageKey
+    from daf.quant.packing import Ticket
     from daf.quant.slots import Plan, Slot
 
 _current_node = torch._C._current_autograd_node
@@ -152,13 +153,16 @@ class Stored:
 
 
 class Coded(Stored):
-    """Content held as planes in the arena."""
+    """Content held as planes in the arena, or on its way there."""
 
-    __slots__ = ("plan", "slot", "stash")
+    __slots__ = ("plan", "slot", "stash", "ticket")
 
-    def __init__(self, stash: Stash, plan: Plan, slot: Slot, dtype: torch.dtype, raw_bytes: int) -> None:
+    def __init__(
+        self, stash: Stash, ticket: Ticket, plan: Plan, slot: Slot, *, dtype: torch.dtype, raw_bytes: int
+    ) -> None:
         super().__init__(dtype, raw_bytes, plan.stored_bytes)
         self.stash = stash
+        self.ticket = ticket
         self.plan = plan
         self.slot = slot
 
@@ -168,6 +172,7 @@ class Coded(Stored):
         return out
 
     def decode_into(self, address: int) -> None:
+        self.ticket.wait()
         stash = self.stash
         stash.pin()
         try:
@@ -182,7 +187,8 @@ class Coded(Stored):
         self.slot.readers.add(path)
 
     def __del__(self) -> None:
-        self.stash.release()
+        if self.ticket.abandon():
+            self.stash.release()  # else the packing, still under way, lets go of it last
         super().__del__()
 
 

@@ -13,6 +13,8 @@ The engine asks for one thing: `ticket = packer.submit(encode, tensor)`, and bef
 from __future__ import annotations
 
 import collections
+import contextlib
+import ctypes
 import os
 import threading
 from collections.abc import Callable
@@ -40,8 +42,12 @@ class Ticket(Protocol):
     def wait(self) -> Any:
         """Return what `encode` returned; raise what it raised."""
 
-    def cancel(self) -> None:
-        """Return once nothing will touch the stash any more: drops the work, or waits where it has begun."""
+    def abandon(self) -> bool:
+        """Say that nobody will read this; return whether nothing touches the stash any more.
+
+        Work not begun is dropped. Work under way ends by itself, and what `encode` refers to lives until then. Never
+        waits, so a destructor may call it.
+        """
 
 
 class Packer(Protocol):
@@ -71,8 +77,8 @@ class DoneTicket:
     def wait(self) -> Any:
         return self._value
 
-    def cancel(self) -> None:
-        pass
+    def abandon(self) -> bool:
+        return True
 
 
 class InlinePacker:
@@ -148,12 +154,12 @@ class _Job:
             raise self._error
         return self._value
 
-    def cancel(self) -> None:
+    def abandon(self) -> bool:
         self.seen = True
         if self._claim.acquire(blocking=False):
-            self._error = DafError("this tensor's packing was cancelled")
+            self._error = DafError("this tensor's packing was abandoned")
             self._finish()
-        self._done.wait()
+        return self._done.is_set()
 
     @property
     def unseen_error(self) -> BaseException | None:
@@ -212,6 +218,7 @@ class WorkerPacker:
         self._thread.start()
 
     def _work(self) -> None:
+        _use_one_thread()
         while True:
             with self._changed:
                 while not self._queue and not self._closed:
@@ -301,8 +308,14 @@ class _StreamTicket:
         torch.cuda.current_stream(self._device).wait_event(self._event)
         return self._value
 
-    def cancel(self) -> None:
-        self._event.synchronize()
+    def abandon(self) -> bool:
+        return True  # queued kernels come before whatever the stream does next with the same memory
+
+
+def _use_one_thread() -> None:
+    """Keep the kernels that this thread calls on it: a team of its own would fight torch's for the same cores."""
+    with contextlib.suppress(OSError, AttributeError):  # no OpenMP in the process: there are no teams
+        ctypes.CDLL(None).omp_set_num_threads(1)  # of the calling thread only
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -155,14 +155,17 @@ def test_an_error_whose_ticket_nobody_reads_is_raised_by_the_next_submit() -> No
     packer.close()
 
 
-def test_cancelling_drops_queued_work_and_waits_for_begun_work() -> None:
-    packer, gate = WorkerPacker(min_bytes=0), Gate()
+def test_abandoned_work_is_dropped_unless_it_has_begun() -> None:
+    packer, gate, ran = WorkerPacker(min_bytes=0), Gate(), []
     begun = packer.submit(gate, torch.ones(10))
     assert gate.entered.wait(30)
-    ran: list[int] = []
-    packer.submit(lambda _tensor: ran.append(1), torch.ones(10)).cancel()
-    threading.Timer(0.05, gate.open.set).start()
-    begun.cancel()
+    queued = torch.ones(10)
+    gone = weakref.ref(queued)
+    packer.submit(lambda _tensor: ran.append(1), queued).abandon()
+    del queued
+    assert gone() is None  # nothing holds what nobody will read
+    assert not begun.abandon()
+    gate.open.set()
     packer.close()
     assert ran == []
     assert packer.pending_bytes == 0
