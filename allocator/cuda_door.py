@@ -55,7 +55,7 @@ def install_cuda(arena: Arena | None = None, device: int = 0) -> bool:
     if reason := why_no_cuda() or _why_not_torch(torch):
         warnings.warn(f"DAF cannot take over torch's CUDA allocator: {reason}", FrontDoorWarning, stacklevel=2)
         return False
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise DafError("torch has used CUDA already: install DAF's allocator before the first CUDA call")
     if arena is not None and lib.daf_cuda_attach(device, ffi.cast("daf_arena_t *", arena.address)) != lib.DAF_OK:
         raise DafError(f"CUDA device {device} is served by another arena already")
