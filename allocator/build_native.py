@@ -25,6 +25,7 @@ ffibuilder.set_source(
     "daf.allocator._native",
     "".join(f'#include "{name}"\n' for name in HEADERS),
     sources=SOURCES,
+    depends=sorted(str(path.relative_to(HERE.parent)) for path in HERE.glob("*.h")),
     include_dirs=["allocator"],
     extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", "-fexceptions"],
     libraries=["pthread", "m", "dl"],

@@ -20,6 +20,7 @@ ffibuilder.set_source(
     "daf.kernels._native",
     "\n".join(f'#include "{header}"' for header in HEADERS),
     sources=SOURCES,
+    depends=sorted(str(path.relative_to(HERE.parent)) for path in HERE.glob("*.h")),
     include_dirs=["kernels"],
     # No contraction: a fused multiply-add rounds once where the definition rounds twice.
     extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-sign-compare"],
