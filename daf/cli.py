@@ -21,6 +21,7 @@ _COMMANDS = {
     "export": ("daf.server.commands", "export", "Write a run for torch's memory viewer, for Perfetto, or as JSON."),
     "clean": ("daf.server.commands", "clean", "Forget all runs that have ended."),
     "doctor": ("daf.doctor", "doctor", "Say what DAF finds on this machine, what is on and why."),
+    "tune": ("daf.tune", "tune", "Measure how reductions run fastest on this machine, and keep it."),
     "demo": ("daf.demo", "demo", "Train a small GPT, plain and under DAF, and compare."),
 }
 
