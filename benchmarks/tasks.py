@@ -55,7 +55,7 @@ def cifar10(data: DataFolder, seed: int, *, is_quick: bool) -> Task:
         return 100 * right / len(test.y)
 
     recipe = Recipe("cifar10", make_model, make_batch, class_loss, seed)
-    return Task(recipe, "accuracy, %", 1, (2 if is_quick else 12) * len(train.y) // size, _sgd(0.1), evaluate)
+    return Task(recipe, "accuracy, %", 1, (2 if is_quick else 8) * len(train.y) // size, _sgd(0.1), evaluate)
 
 
 def _augmented(x: Tensor, random: torch.Generator) -> Tensor:
@@ -91,7 +91,7 @@ def sst2(data: DataFolder, seed: int, *, is_quick: bool) -> Task:
         return 100 * right / len(dev)
 
     recipe = Recipe("sst2", _minilm_classifier, make_batch, masked_class_loss, seed)
-    return Task(recipe, "accuracy, %", 1, 60 if is_quick else 400, _adam(1e-3), evaluate)
+    return Task(recipe, "accuracy, %", 1, 60 if is_quick else 200, _adam(1e-3), evaluate)
 
 
 def _minilm_classifier() -> tuple[nn.Module, list[nn.Module]]:
@@ -126,7 +126,7 @@ def stsb(data: DataFolder, seed: int, *, is_quick: bool) -> Task:
         return 100 * spearman(predicted, torch.cat([batch["y"] for batch in batches]))
 
     recipe = Recipe("stsb", make_model, make_batch, _similarity_loss, seed)
-    return Task(recipe, "Spearman x 100", 1, 40 if is_quick else 300, _adam(5e-4), evaluate)
+    return Task(recipe, "Spearman x 100", 1, 40 if is_quick else 150, _adam(5e-4), evaluate)
 
 
 def _similarity(model: nn.Module, batch: Batch) -> Tensor:
@@ -161,7 +161,7 @@ def charlm(data: DataFolder, seed: int, *, is_quick: bool) -> Task:
         return float(torch.stack(losses).mean())
 
     recipe = Recipe("charlm", _gpt_of(len(alphabet), 128), make_batch, next_token_loss, seed)
-    return Task(recipe, "loss, nats", -1, 100 if is_quick else 1200, _adam(2e-3), evaluate)
+    return Task(recipe, "loss, nats", -1, 100 if is_quick else 600, _adam(2e-3), evaluate)
 
 
 def _gpt_of(vocab: int, max_steps: int) -> Callable[[], tuple[nn.Module, list[nn.Module]]]:
@@ -195,7 +195,7 @@ def e2e(data: DataFolder, seed: int, *, is_quick: bool) -> Task:
         return float(torch.stack(losses).mean())
 
     recipe = Recipe("e2e", _gpt_of(256, max_steps), make_batch, next_token_loss, seed)
-    return Task(recipe, "loss, nats", -1, 80 if is_quick else 800, _adam(2e-3), evaluate)
+    return Task(recipe, "loss, nats", -1, 80 if is_quick else 400, _adam(2e-3), evaluate)
 
 
 def _coded(meaning: str, sentence: str, max_bytes: int) -> tuple[Tensor, Tensor]:

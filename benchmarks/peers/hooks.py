@@ -1,7 +1,8 @@
 """Compression by saved-tensor hooks, in torch ops: which tensors are coded, each once, and how many bytes that takes.
 
-The rules are GACT's: floats of two to four dimensions that belong to the graph are coded, booleans take one bit, the
-rest (parameters, indices, statistics) stays as it is.
+The rules are GACT's: floats of two to four dimensions that belong to the graph are coded, masks take one bit (on the
+CPU dropout saves its mask as floats: zeros and one other value), the rest (parameters, indices, statistics) stays as
+it is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Codec(Protocol):
 class Packed:
     """One coded tensor, shared by every place of the graph that saved it."""
 
-    def __init__(self, code: tuple[Tensor, ...], like: Tensor) -> None:
+    def __init__(self, codec: Codec, code: tuple[Tensor, ...], like: Tensor) -> None:
+        self.codec = codec
         self.code = code
         self.shape = like.shape
         self.dtype = like.dtype
@@ -83,35 +85,53 @@ class HookMethod(Method):
         return total_bytes
 
     def _pack(self, tensor: Tensor) -> Packed | Tensor:
-        if not self._is_coded(tensor):
+        codec = self._codec_for(tensor)
+        if codec is None:
             return self._meter.add(tensor) if self._meter is not None else tensor
         storage = tensor.untyped_storage()
         key = (storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor._version)
         known = self._known.get(key)
         packed = known.packed() if known is not None else None
         if packed is None:
-            packed = Packed(self._encode(tensor.detach()), tensor)
+            packed = Packed(codec, codec.encode(tensor.detach(), self._random), tensor)
             self._known[key] = _Known(StorageWeakRef(storage), weakref.ref(packed))
         return packed
 
-    def _is_coded(self, tensor: Tensor) -> bool:
+    def _codec_for(self, tensor: Tensor) -> Codec | None:
         if tensor.numel() < MIN_ELEMENTS or tensor.untyped_storage().data_ptr() in self._parameters:
-            return False
+            return None
         if tensor.dtype == torch.bool:
-            return True
-        return tensor.is_floating_point() and tensor.requires_grad and 2 <= tensor.dim() <= 4
+            return MASK
+        if not tensor.is_floating_point() or not 2 <= tensor.dim() <= 4:
+            return None
+        if tensor.requires_grad:
+            return self.codec
+        return MASK if is_mask(tensor) else None
 
-    def _encode(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        if tensor.dtype == torch.bool:
-            return (pack_bits(tensor.flatten().to(torch.uint8), 1),)
-        return self.codec.encode(tensor, self._random)
-
-    def _unpack(self, packed: Packed | Tensor) -> Tensor:
+    @staticmethod
+    def _unpack(packed: Packed | Tensor) -> Tensor:
         if not isinstance(packed, Packed):
             return packed
-        if packed.dtype == torch.bool:
-            return unpack_bits(packed.code[0], 1, packed.shape.numel()).bool().view(packed.shape)
-        return self.codec.decode(packed.code, packed.shape).to(packed.dtype)
+        return packed.codec.decode(packed.code, packed.shape).to(packed.dtype)
+
+
+class Mask:
+    """One bit an element and the value of those that are not zero."""
+
+    def encode(self, tensor: Tensor, _random: torch.Generator) -> tuple[Tensor, ...]:
+        return pack_bits((tensor != 0).flatten().to(torch.uint8), 1), tensor.max().clone()
+
+    def decode(self, code: tuple[Tensor, ...], shape: torch.Size) -> Tensor:
+        return unpack_bits(code[0], 1, shape.numel()).view(shape) * code[1]
+
+
+MASK = Mask()
+
+
+def is_mask(tensor: Tensor) -> bool:
+    """Say whether a float tensor holds zeros and one positive value only, as dropout's noise does."""
+    value = tensor.max()
+    return bool(value > 0) and bool(((tensor == 0) | (tensor == value)).all())
 
 
 class _Exactly:

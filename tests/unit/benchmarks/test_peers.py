@@ -11,7 +11,7 @@ from benchmarks.methods import daf_setting, make
 from benchmarks.models import build
 from benchmarks.peers.division import Division
 from benchmarks.peers.gact import Gact
-from benchmarks.peers.hooks import pack_bits, unpack_bits
+from benchmarks.peers.hooks import MASK, is_mask, pack_bits, unpack_bits
 from benchmarks.peers.method import Method, gradient
 from benchmarks.workload import Workload
 
@@ -52,6 +52,16 @@ def test_division_keeps_the_mask_of_a_relu_exactly(random: torch.Generator) -> N
     x = torch.randn(2, 3, 16, 16, generator=random).relu()
     codec = Division()
     assert torch.equal(codec.decode(codec.encode(x, random), x.shape) > 0, x > 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_masks_take_one_bit_and_come_back_exactly(dtype: torch.dtype, random: torch.Generator) -> None:
+    keep = torch.rand(40, 41, generator=random) < 0.9
+    noise = keep if dtype == torch.bool else keep / 0.9
+    code = MASK.encode(noise, random)
+    assert code[0].numel() == 205
+    assert torch.equal(MASK.decode(code, noise.shape).to(dtype), noise)
+    assert not is_mask(torch.randn(40, 41, generator=random))
 
 
 class _Twice(nn.Module):
