@@ -146,7 +146,7 @@ static bool is_surplus_due(const daf_arena_t *arena) {
     return decay->unused_steps >= decay->patience_steps || (is_large && decay->unused_steps >= DAFI_LARGE_STEPS);
 }
 
-void dafi_decay(daf_arena_t *arena, bool is_idle) {
+void dafi_decay(daf_arena_t *arena) {
     dafi_decay_t *decay = &arena->decay;
     learn_patience(arena);
     uint64_t surplus = dafi_min(decay->low_cached_bytes, dafi_cached_bytes(arena));
@@ -155,7 +155,7 @@ void dafi_decay(daf_arena_t *arena, bool is_idle) {
     decay->last_step = arena->counts.steps;
     decay->unused_bytes = is_worth_it ? dafi_min(decay->unused_bytes, surplus) : UINT64_MAX;
     decay->unused_steps = is_worth_it ? decay->unused_steps + DAFI_LOOK_STEPS : 0;
-    if (!is_worth_it || !(is_idle || is_surplus_due(arena))) return;
+    if (!is_worth_it || !is_surplus_due(arena)) return;
     decay->trimmed_bytes = dafi_pages_trim(arena, decay->unused_bytes);
     if (decay->trimmed_bytes < decay->unused_bytes)
         decay->trimmed_bytes += dafi_tensors_trim(arena, decay->unused_bytes - decay->trimmed_bytes, 0);

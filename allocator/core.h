@@ -291,7 +291,7 @@ uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_byte
 void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome);
 bool dafi_budget_settle(daf_arena_t *arena); /* true: a pending budget has just been reached */
 void dafi_decay_start(daf_arena_t *arena);
-void dafi_decay(daf_arena_t *arena, bool is_idle); /* now and then: give back what stayed cached all the time */
+void dafi_decay(daf_arena_t *arena); /* now and then: give back what stayed cached all the time */
 
 /* spill.c */
 daf_status_t dafi_spill_open(daf_arena_t *arena, const char *folder);

@@ -1,4 +1,4 @@
-/* The heartbeat: one small thread that publishes, applies commands and gives back what nobody uses. It never holds the
+/* The heartbeat: one small thread that publishes and applies commands. It never holds the
  * arena's lock for longer than a request does. Here too: the list of open arenas, and what fork does to them. */
 #define _GNU_SOURCE
 #include "page.h"
@@ -7,25 +7,11 @@
 #include <time.h>
 
 #define MAP_PERIOD_NS UINT64_C(500000000)
-#define MIN_IDLE_NS UINT64_C(10000000000)
-
-/* How long without a step is idle: well beyond the steps seen so far. */
-static uint64_t idle_ns(const daf_arena_t *arena) {
-    return dafi_max(MIN_IDLE_NS,
-                    (uint64_t)(4e9 * (arena->counts.step_seconds < 3600 ? arena->counts.step_seconds : 3600)));
-}
 
 static void beat(daf_arena_t *arena) {
     struct dafi_page *page = arena->page;
     uint64_t now = dafi_monotonic_ns();
     dafi_commands_apply(arena);
-    if (arena->counts.steps != page->decay_steps) {
-        page->decay_ns = now; /* steps go by: they end the windows of decay themselves */
-        page->decay_steps = arena->counts.steps;
-    } else if (now - page->decay_ns > idle_ns(arena)) {
-        dafi_decay(arena, true);
-        page->decay_ns = now;
-    }
     dafi_slots_write(arena);
     if (now - page->map_ns > MAP_PERIOD_NS) {
         dafi_map_write(arena);
@@ -59,7 +45,6 @@ bool dafi_heart_start(daf_arena_t *arena) {
     pthread_cond_init(&page->heart_wake, &attributes);
     pthread_condattr_destroy(&attributes);
     pthread_mutex_init(&page->heart_lock, NULL);
-    page->decay_ns = dafi_monotonic_ns();
     sigset_t all, before; /* signals belong to the training program's threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -109,8 +109,8 @@ struct dafi_page {
     char path[4096], command_path[4096];
     uint64_t pending_generation; /* the budget command that is not reached yet; 0: none */
     uint32_t num_garbled;        /* beats spent on a request that makes no sense */
-    uint64_t map_ns, decay_ns, decay_steps;
-    uint32_t num_slots; /* rows in use */
+    uint64_t map_ns;             /* when the map was written last */
+    uint32_t num_slots;          /* rows in use */
     pthread_t heart;
     pthread_mutex_t heart_lock;
     pthread_cond_t heart_wake;
