@@ -79,13 +79,17 @@ daf_status_t daf_arena_open(const daf_arena_config_t *config, daf_arena_t **out)
 void daf_arena_close(daf_arena_t *arena) {
     dafi_page_close(arena); /* joins the heartbeat, which takes the lock */
     dafi_lock(arena);
-    dafi_stash_drop_all(arena);
     dafi_pages_trim(arena, UINT64_MAX);
     dafi_tensors_trim(arena, UINT64_MAX, 0);
     arena->is_closed = true;
-    bool is_empty = arena->tensors.num_live == 0;
+    dafi_leave(arena);
+}
+
+/* Nothing of a closed arena is left but the arena itself: whoever took the last piece away takes that too. */
+void dafi_leave(daf_arena_t *arena) {
+    bool is_last = arena->is_closed && arena->tensors.num_live == 0 && arena->num_stashes == 0;
     dafi_unlock(arena);
-    if (is_empty) destroy(arena);
+    if (is_last) destroy(arena);
 }
 
 static void *alloc_locked(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status) {
@@ -172,9 +176,7 @@ static daf_status_t free_locked(daf_arena_t *arena, void *block) {
 daf_status_t daf_arena_free(daf_arena_t *arena, void *block) {
     dafi_lock(arena);
     daf_status_t status = free_locked(arena, block);
-    bool is_last = arena->is_closed && arena->tensors.num_live == 0;
-    dafi_unlock(arena);
-    if (is_last) destroy(arena);
+    dafi_leave(arena);
     return status;
 }
 

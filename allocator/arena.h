@@ -68,9 +68,12 @@ typedef uint64_t (*daf_reclaim_fn)(void *context, uint64_t wanted_bytes);
 
 daf_status_t daf_arena_open(const daf_arena_config_t *config, daf_arena_t **arena);
 
-/* Ends publishing and drops all stashes. Memory goes with the last live tensor, so tensors may outlive the call, and
- * daf_arena_free stays allowed for them. No other function may be called afterwards. */
+/* Ends publishing. Memory goes with the last live tensor or stash, so both may outlive the call: of them, freeing,
+ * pinning, unpinning and releasing stay allowed. No other function may be called afterwards. */
 void daf_arena_close(daf_arena_t *arena);
+
+/* Releases every stash, pinned or not: all handles to them are dead. */
+void daf_arena_clear(daf_arena_t *arena);
 
 /* Tensor zone. 0 bytes count as 1. Blocks are aligned to 64 bytes, from 4 KiB on to 4096. */
 daf_status_t daf_arena_alloc(daf_arena_t *arena, uint64_t num_bytes, void **block);

@@ -69,10 +69,11 @@ class StashSpec:
 class Stash:
     """One encoded activation. Pinned when reserved; what it holds may shrink whenever it is not pinned."""
 
-    __slots__ = ("_address", "_arena", "_raw")
+    __slots__ = ("_address", "_arena", "_home", "_raw")
 
     def __init__(self, arena: Arena, raw: Any) -> None:
         self._arena = arena
+        self._home = arena._raw  # outlives a closed `arena`: the C arena goes with its last tensor or stash
         self._raw = raw
         self._address = int(ffi.cast("uintptr_t", lib.daf_stash_view(raw)))
 
@@ -88,27 +89,27 @@ class Stash:
 
     def pin(self) -> int:
         """Keep everything that is left from being dropped; returns the number of live streams."""
-        status = _pin(self._arena._raw, self._raw)
+        status = _pin(self._home, self._raw)
         if status:
             self._arena._fail(status, "a stash that was spilled", 0)
         return int(lib.daf_stash_view(self._raw).num_streams)
 
     def unpin(self) -> None:
         """Let eviction have it again."""
-        status = _unpin(self._arena._raw, self._raw)
+        status = _unpin(self._home, self._raw)
         if status:
             raise DafError("unpin() without a pin")
 
     def release(self) -> None:
         """Give all pages back. May be called again, to no effect."""
         raw, self._raw = self._raw, None
-        if raw is not None and self._arena._raw is not None:
-            _release(self._arena._raw, raw)
+        if raw is not None:
+            _release(self._home, raw)
 
     def set_importance(self, importance: Sequence[float]) -> None:
         """Say anew what losing each live stream would cost."""
         values = [*importance, *([0.0] * (MAX_STREAMS - len(importance)))]
-        lib.daf_stash_set_importance(self._arena._raw, self._raw, values)
+        lib.daf_stash_set_importance(self._home, self._raw, values)
 
     def __del__(self) -> None:
         self.release()
@@ -164,7 +165,7 @@ class Arena:
             warnings.warn(f"DAF goes on without a stats page: {error}", RuntimeWarning, stacklevel=3)
 
     def close(self) -> None:
-        """Drop all stashes and end publishing. Tensors that live on keep their memory until they are freed."""
+        """End publishing. Tensors and stashes that live on keep their memory until they are freed."""
         raw, self._raw = self._raw, None
         if raw is not None:
             atexit.unregister(self._at_exit)

@@ -12,8 +12,8 @@ typedef enum daf_bench_op {
     DAF_BENCH_ALLOC_FREE = 3,      /* a small block of the tensor zone */
 } daf_bench_op_t;
 
-/* Fill `arena` with unpinned stashes of `num_streams` one-page streams and random importance. They stay until it is
- * closed. */
+/* Fill `arena` with unpinned stashes of `num_streams` one-page streams and random importance. They stay until
+ * daf_arena_clear. */
 daf_status_t daf_bench_fill(daf_arena_t *arena, uint64_t num_stashes, uint32_t num_streams, uint64_t seed);
 /* Time `num_samples` times one operation, each alone, in nanoseconds; the clock's own cost (about 20 ns) is included.
  */

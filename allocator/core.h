@@ -270,7 +270,6 @@ uint32_t dafi_stash_num_pages(const daf_stash_t *stash, uint32_t stream);
 void dafi_stash_index(daf_arena_t *arena, daf_stash_t *stash);
 void dafi_stash_unindex(daf_arena_t *arena, daf_stash_t *stash);
 void dafi_stash_count_planes(daf_arena_t *arena, const daf_stash_t *stash, int sign);
-void dafi_stash_drop_all(daf_arena_t *arena);
 static inline daf_stash_t *dafi_stash(const daf_arena_t *arena, uint32_t id) {
     return (daf_stash_t *)dafi_table_at(&arena->stashes, id);
 }
@@ -335,5 +334,6 @@ void dafi_registry_add(daf_arena_t *arena);
 void dafi_registry_remove(daf_arena_t *arena);
 void dafi_lock(daf_arena_t *arena);
 void dafi_unlock(daf_arena_t *arena);
+void dafi_leave(daf_arena_t *arena); /* unlock; of a closed arena, the last to leave destroys it */
 
 #endif

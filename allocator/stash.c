@@ -211,7 +211,7 @@ daf_status_t daf_stash_release(daf_arena_t *arena, daf_stash_t *stash) {
     dafi_lock(arena);
     daf_status_t status = stash->age == 0 ? DAF_INVALID : DAF_OK;
     if (status == DAF_OK) release_locked(arena, stash);
-    dafi_unlock(arena);
+    dafi_leave(arena);
     return status;
 }
 
@@ -232,7 +232,9 @@ const daf_stash_view_t *daf_stash_view(const daf_stash_t *stash) {
     return &stash->view;
 }
 
-void dafi_stash_drop_all(daf_arena_t *arena) {
+void daf_arena_clear(daf_arena_t *arena) {
+    dafi_lock(arena);
     for (uint32_t id = 1; id < arena->stashes.num_used; id++)
         if (dafi_stash(arena, id)->age) release_locked(arena, dafi_stash(arena, id));
+    dafi_leave(arena);
 }

@@ -56,6 +56,7 @@ def measure_latency(num_stashes: int) -> list[Row]:
                     "p99_seconds": times[num_samples * 99 // 100] * 1e-9,
                 }
             )
+        lib.daf_arena_clear(raw)
     return rows
 
 

@@ -228,6 +228,7 @@ static void run(uint64_t unit_bytes, const char *spill_dir, int num_rounds, uint
     for (int i = 0; i < 20; i++) check(arena);
     for (int i = 0; i < NUM_THREADS; i++) pthread_join(threads[i], NULL);
     check(arena);
+    daf_arena_clear(arena);
     daf_arena_close(arena);
 }
 

@@ -1,0 +1,55 @@
+"""A session opens and closes inside a script, and what it made may live on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import daf
+
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256))
+
+
+def test_a_graph_and_a_tensor_that_outlive_their_session_still_work(model: torch.nn.Module) -> None:
+    x = torch.randn(512, 256)
+    with daf.Session(budget="64MiB", bits=8) as session:
+        loss = model(x).square().mean()
+        kept = torch.ones(1000, 1000)
+        assert session.stats()["stashes"] > 0
+    loss.backward()
+    assert torch.isfinite(model[0].weight.grad).all()
+    assert kept.sum() == 1e6
+
+
+def test_one_session_follows_another(model: torch.nn.Module) -> None:
+    for _ in range(3):
+        with daf.Session(budget="64MiB", bits=4) as session:
+            model(torch.randn(512, 256)).square().mean().backward()
+            assert session.stats()["reserves_total"] > 0
+
+
+def test_a_second_session_inside_the_first_is_refused() -> None:
+    with daf.Session(budget="64MiB"), pytest.raises(daf.DafError, match="open in this process already"):
+        daf.Session(budget="64MiB").start()
+
+
+def test_a_closed_session_says_so() -> None:
+    with pytest.raises(daf.DafError, match="not open"):
+        daf.Session(budget="64MiB").stats()
+
+
+def test_the_budget_changes_while_the_session_is_open() -> None:
+    with daf.Session(budget="64MiB") as session:
+        assert session.set_budget("32MiB").state == "applied"
+        assert session.stats()["budget_bytes"] == 32 << 20
+
+
+def test_a_request_beyond_the_budget_is_torchs_own_error_and_a_smaller_one_then_works() -> None:
+    with daf.Session(budget="64MiB"):
+        with pytest.raises(torch.OutOfMemoryError, match="64.0 MiB"):
+            torch.empty(1 << 28)
+        assert torch.ones(1 << 20).sum() == 1 << 20
