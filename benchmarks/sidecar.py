@@ -206,25 +206,20 @@ def finite_loss(seconds: float = 10.0) -> dict[str, object]:
     return {"final_loss": loss, "is_finite": math.isfinite(loss)}
 
 
-def cost(windows: int = 16, window_seconds: float = 4.0) -> dict[str, float]:
+def cost(windows: int = 24, window_seconds: float = 3.0, window_steps: int = 8) -> dict[str, float]:
     """Alternate windows with and without observers over one training; compare the median steps."""
-    total = windows * window_seconds + 10
-    with ready(TRAINING, total, "64MiB") as child, sidecar() as (_beside, client):
+    medians: dict[bool, list[float]] = {True: [], False: []}
+    with ready(TRAINING, 3600, "64MiB") as child, sidecar() as (_beside, client):
         lines = drain(child)
         wait_live(client, 1)
-        time.sleep(2)
-        marks = []
         for window in range(windows):
-            began = time.monotonic()
-            with observers(client) if window % 2 else contextlib.nullcontext():
-                time.sleep(window_seconds)
-            marks.append((bool(window % 2), began + 0.3, time.monotonic()))
-        child.kill()
-    steps = [tuple(map(float, line.split())) for line in lines if line[0].isdigit()]
-    medians: dict[bool, list[float]] = {True: [], False: []}
-    for watched, start, end in marks:
-        inside = [length for at, length in steps if start <= at <= end]
-        medians[watched].append(statistics.median(inside))
+            is_watched = bool((window + 1) // 2 % 2)  # without, with, with, without: a drift falls on both alike
+            with observers(client) if is_watched else contextlib.nullcontext():
+                time.sleep(0.5)
+                first, began = len(lines), time.monotonic()
+                while len(lines) < first + window_steps or time.monotonic() < began + window_seconds:
+                    time.sleep(0.05)
+                medians[is_watched].append(statistics.median(float(line.split()[1]) for line in lines[first:]))
     ratios = [a / b for a, b in zip(medians[True], medians[False], strict=True)]
     return {
         "step_ms_without": statistics.median(medians[False]) * 1e3,
