@@ -208,7 +208,8 @@ def finite_loss(seconds: float = 10.0) -> dict[str, object]:
 
 def cost(windows: int = 24, window_seconds: float = 3.0, window_steps: int = 8) -> dict[str, float]:
     """Alternate windows with and without observers over one training; compare the median steps."""
-    medians: dict[bool, list[float]] = {True: [], False: []}
+    wall: dict[bool, list[float]] = {True: [], False: []}
+    busy: dict[bool, list[float]] = {True: [], False: []}
     with ready(TRAINING, 3600, "64MiB") as child, sidecar() as (_beside, client):
         lines = drain(child)
         wait_live(client, 1)
@@ -219,15 +220,23 @@ def cost(windows: int = 24, window_seconds: float = 3.0, window_steps: int = 8) 
                 first, began = len(lines), time.monotonic()
                 while len(lines) < first + window_steps or time.monotonic() < began + window_seconds:
                     time.sleep(0.05)
-                medians[is_watched].append(statistics.median(float(line.split()[1]) for line in lines[first:]))
-    ratios = [a / b for a, b in zip(medians[True], medians[False], strict=True)]
+                steps = [tuple(map(float, line.split())) for line in lines[first:]]
+                wall[is_watched].append(statistics.median(step[0] for step in steps))
+                busy[is_watched].append(statistics.median(step[1] for step in steps))
     return {
-        "step_ms_without": statistics.median(medians[False]) * 1e3,
-        "step_ms_with": statistics.median(medians[True]) * 1e3,
-        "ratio": statistics.median(medians[True]) / statistics.median(medians[False]),
-        "ratio_median_of_pairs": statistics.median(ratios),
-        "ratio_low": min(ratios),
-        "ratio_high": max(ratios),
+        "step_ms_without": statistics.median(wall[False]) * 1e3,
+        **ratios("wall", wall),
+        **ratios("processor", busy),
+    }
+
+
+def ratios(name: str, medians: dict[bool, list[float]]) -> dict[str, float]:
+    """Return with over without: of the medians, and the middle half of the pairs."""
+    pairs = sorted(a / b for a, b in zip(medians[True], medians[False], strict=True))
+    return {
+        f"{name}_ratio": statistics.median(medians[True]) / statistics.median(medians[False]),
+        f"{name}_pairs_p25": quantile(pairs, 0.25),
+        f"{name}_pairs_p75": quantile(pairs, 0.75),
     }
 
 

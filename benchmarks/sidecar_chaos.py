@@ -36,7 +36,8 @@ class Scene:
             assert self.arena.stdout.readline() == "ready\n"
         if self.sidecar is None:
             command = [sys.executable, "-m", "daf.server", "--port", "0", "--quiet"]
-            self.sidecar = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True)
+            with (self.settings.runtime_dir / "sidecar.log").open("a") as log:
+                self.sidecar = subprocess.Popen(command, stderr=log, text=True)
         return self._client()
 
     def _client(self) -> Client:
@@ -47,7 +48,8 @@ class Scene:
             if where is not None and where.pid == self.sidecar.pid:
                 return Client(where.address)
             time.sleep(0.02)
-        raise AssertionError("the sidecar did not come up")
+        log = (self.settings.runtime_dir / "sidecar.log").read_text()
+        raise AssertionError(f"the sidecar did not come up: {log[-2000:]}")
 
     def kill(self, which: str) -> None:
         if which in ("arena", "both") and self.arena is not None:

@@ -96,7 +96,7 @@ class Member:
         if self.history is not None:
             self.history.close(remove=True)
         with contextlib.suppress(Exception):
-            self.page.close()  # type: ignore[attr-defined]
+            self.page.close()
 
 
 @dataclass(frozen=True, slots=True)

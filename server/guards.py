@@ -79,12 +79,12 @@ class Guard:
 
     def _admit(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        host = _only(headers, "host", "")
+        host = _only(headers, "host") or ""
         if not self._is_our_name(host):
             raise ProblemError(
                 421, "foreign-host", f"Host {host[:100]!r} is not a name of this sidecar: use 127.0.0.1 or --allow-host"
             )
-        origin = _only(headers, "origin", None)
+        origin = _only(headers, "origin")
         if origin is not None and origin.lower() != f"{scope['scheme']}://{host.lower()}":
             raise ProblemError(403, "foreign-origin", f"Origin {origin[:100]!r} may not use this sidecar")
         self._check_right(scope, headers)
@@ -135,11 +135,11 @@ def unauthorized() -> ProblemError:
     )
 
 
-def _only(headers: Headers, name: str, default: str | None) -> str:
+def _only(headers: Headers, name: str) -> str | None:
     values = headers.getlist(name)
     if len(values) > 1:
         raise ProblemError(400, "repeated-header", f"The {name} header was sent {len(values)} times")
-    return values[0] if values else default  # type: ignore[return-value]
+    return values[0] if values else None
 
 
 def _check_length(headers: Headers, limits: Limits) -> None:

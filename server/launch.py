@@ -60,8 +60,7 @@ def _spawn(settings: Settings, idle_exit_seconds: float) -> None:
     path = settings.runtime_dir / "sidecar.log"
     is_small = path.exists() and path.stat().st_size < MAX_LOG_BYTES
     with path.open("ab" if is_small else "wb") as log:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        subprocess.run(detached, check=True, start_new_session=True, **streams)  # type: ignore[call-overload]
+        subprocess.run(detached, check=True, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def _wait(settings: Settings) -> Whereabouts:

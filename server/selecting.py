@@ -10,7 +10,7 @@ from daf.server.fleet import LIVE, Fleet, Member, Reading, Selection
 from daf.server.problems import ProblemError
 from daf.server.state import Sidecar
 
-ID_PATTERN = r"^[0-9]{1,20}(-[0-9]{1,20})?$"
+ID_PATTERN = r"^[0-9]{1,20}(-[0-9]{1,20}){0,2}$"
 
 
 def _selection(

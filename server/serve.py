@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -118,7 +118,7 @@ async def _exit_when_idle(sidecar: Sidecar, server: uvicorn.Server, seconds: flo
 
 
 @contextlib.contextmanager
-def listen(settings: Settings):  # type: ignore[no-untyped-def]
+def listen(settings: Settings) -> Iterator[list[socket.socket]]:
     """Bind the TCP port and the Unix socket; the default port gives way to a free one where it is taken."""
     with contextlib.ExitStack() as stack:
         tcp = stack.enter_context(_tcp(settings))

@@ -148,8 +148,11 @@ class FakePage:
             self.values["budget_bytes"] = num_bytes
         return len(self.commands)
 
-    def request_pause(self, pause: bool) -> int:
-        self.commands.append(("pause", int(pause)))
+    def close(self) -> None:
+        self.broken = ValueError("closed")
+
+    def request_pause(self, is_paused: bool) -> int:
+        self.commands.append(("pause", int(is_paused)))
         return len(self.commands)
 
     def outcome(self, generation: int) -> FakeOutcome | None:
