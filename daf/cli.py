@@ -20,6 +20,11 @@ _COMMANDS = {
     "report": ("daf.report", "report", "Write one HTML file about a run, to be opened offline and passed on."),
     "export": ("daf.server.commands", "export", "Write a run for torch's memory viewer, for Perfetto, or as JSON."),
     "clean": ("daf.server.commands", "clean", "Forget all runs that have ended."),
+    "fidelity": (
+        "daf.fidelity",
+        "fidelity",
+        "Run a few steps of a script and show what compression does to its gradient.",
+    ),
     "doctor": ("daf.doctor", "doctor", "Say what DAF finds on this machine, what is on and why."),
     "tune": ("daf.tune", "tune", "Measure how reductions run fastest on this machine, and keep it."),
     "demo": ("daf.demo", "demo", "Train a small GPT, plain and under DAF, and compare."),

@@ -27,6 +27,7 @@ from daf.quant import attention, rectified
 from daf.quant.choice import Chooser, producer
 from daf.quant.derive import derive, peek
 from daf.quant.encoder import DTYPES, Encoder
+from daf.quant.fidelity import Monitor
 from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, View
 from daf.quant.layout import Layout, layout_of
 from daf.quant.ledger import Ledger, StorageKey, storage_key
@@ -85,6 +86,10 @@ class Engine:
         self._was_warned = False
         self._undo = contextlib.ExitStack()
 
+    @property
+    def monitor(self) -> Monitor:
+        return self.ledger.monitor
+
     # -- on and off
 
     def install(self) -> Engine:
@@ -94,9 +99,10 @@ class Engine:
         self.is_active = True
         _engines.add(self)
         _watch_forks()
-        self.scope.install(on_root=self._hook_thread, on_enter=self._enter_module, on_leave=self._leave_module)
+        self.scope.install(on_root=self._enter_root, on_enter=self._enter_module, on_leave=self._leave_module)
         self._undo.callback(self.scope.remove)
         self._undo.enter_context(_out_of_torch_func(self))
+        self._undo.enter_context(self.monitor.watch_backward())
         self._hook_thread()
         return self
 
@@ -181,6 +187,7 @@ class Engine:
         try:
             self.policy.begin_step()
             self.encoder.is_sampling = self.policy.probe.is_on
+            self.monitor.begin_step(self.policy.num_steps)
         except Exception as error:
             self.ledger.num_failures += 1
             self._warn(f"planning failed ({type(error).__name__}: {error})")
@@ -221,6 +228,8 @@ class Engine:
             return self._keep(tensor, "not_worth_it")
         stored.note_reader(frame.path)
         self._enter(stored, tensor, key)
+        if self.monitor.is_on:
+            self.monitor.keep(stored, tensor)
         view = View(stored, layout)
         if self._may_derive and producer(tensor) == rectified.RELU:
             rectified.follow(view, tensor.grad_fn, self.encoder.may_follow)
@@ -248,6 +257,10 @@ class Engine:
         return Derived(compute, layout_of(owner.shape, owner.stride()), tensor.dtype, tensor.nbytes)
 
     # -- modules that are run again (replay.py)
+
+    def _enter_root(self, module: torch.nn.Module) -> None:
+        self._hook_thread()
+        self.monitor.see_root(module)
 
     def _enter_module(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
         if not self._may_derive or self._is_off or not is_candidate(module) or self._trust.of(module) is False:

@@ -68,6 +68,8 @@ class Kept:
     def supersede(self, stored: Stored) -> None:
         self.instead = View(stored, self.layout)
         stored.count_in(self.ledger)
+        if self.ledger.monitor.is_on:
+            self.ledger.monitor.keep(stored, self.tensor)
         self.tensor = self.tensor.new_empty(0)
         self.ledger.passed_bytes -= self.num_bytes
         self.num_bytes = 0
@@ -260,12 +262,18 @@ class View:
 
     def restore(self) -> Tensor:
         layout = self.layout
+        ledger = self.stored.ledger
+        if ledger is not None and ledger.monitor.hands_out_exact:
+            exact = ledger.monitor.exact(self.stored, layout)
+            if exact is not None:
+                return exact
         out = self.stored.fetch(layout)
         return out.expand(layout.shape) if layout.is_expanded else out
 
     def supersede(self, stored: Stored) -> None:
         if self.stored.ledger is not None:
             stored.count_in(self.stored.ledger)
+            self.stored.ledger.monitor.move(self.stored, stored)
         stored.num_uses += 1
         self.stored = stored
 

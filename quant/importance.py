@@ -160,7 +160,10 @@ class Probe:
     def scores(self, slots: Iterable[Slot]) -> dict[int, float]:
         """error^2 per relative energy of noise, by slot id."""
         layers = sorted(self.layers.values(), key=lambda layer: layer.clock)
-        return {slot.id: self._score(slot, layers) for slot in slots if slot.id in self.slots}
+        seen = [slot for slot in slots if slot.id in self.slots]
+        own = {slot.id: self._score(slot, layers) for slot in seen}
+        # What follows from a slot's content shares its noise.
+        return {slot.id: own[slot.id] + sum(own.get(follower, 0.0) for follower in slot.followers) for slot in seen}
 
     @property
     def gradient_energy(self) -> float:

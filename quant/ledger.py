@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from daf.quant.fidelity import Monitor
 from daf.quant.recent import Recent
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Ledger:
         self.num_failures = 0
         self.passed: Counter[str] = Counter()
         self.recent = Recent()
+        self.monitor = Monitor()
 
     def find(self, key: StorageKey) -> Stored | None:
         entry = self._live.get(key)

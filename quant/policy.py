@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,12 +16,14 @@ from daf.quant.slots import Slot, SlotTable
 
 if TYPE_CHECKING:
     from daf.allocator import Arena
+    from daf.quant.fidelity import Fidelity
     from daf.quant.ledger import Ledger
 
 SAMPLE_EVERY = 64
 EARLY_SAMPLES = frozenset({1, 2, 4, 8, 16, 32})
 BUDGET_SHARE = 0.97  # of the bytes that are free for planes: the rest is for what changes from step to step
 MIX_CHANGE = 0.1
+MEASURE_EVERY = 50  # steps between two measurements of the gradient, where a fidelity target is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,11 @@ class Policy:
         self._clock = clock
         self._began = 0.0
         self._planned_raw_bytes = 0
+        self._error_scale = 0.0  # squared relative error per unit of the planner's error, once it was measured
+        self._was_told = False
+        ledger.monitor.on_measured = self._hear
+        if wish is not None and wish.max_error:
+            ledger.monitor.every = MEASURE_EVERY
 
     def begin_step(self) -> None:
         now = self._clock()
@@ -91,15 +99,40 @@ class Policy:
     def _plan(self, slots: list[Slot], wish: Wish) -> None:
         menus = {slot.id: menu_of(slot) for slot in slots if slot.curves}
         fixed_bytes = self._ledger.passed_bytes + sum(slot.stored_bytes for slot in slots if not slot.curves)
-        max_bytes = min(self._plane_bytes(), self._ledger.step_raw_bytes / wish.ratio) - fixed_bytes
-        max_error = wish.max_error**2 * self.probe.gradient_energy
-        self.outcome = plan(menus, Goal(max_bytes, max_error))
+        max_bytes = self._plane_bytes()
+        max_error = 0.0
+        if wish.max_error:
+            scale = self._error_scale or 1.0 / max(self.probe.gradient_energy, 1e-30)
+            max_error = wish.max_error**2 / scale
+        else:
+            max_bytes = min(max_bytes, self._ledger.step_raw_bytes / wish.ratio)
+        self.outcome = plan(menus, Goal(max_bytes - fixed_bytes, max_error))
+        if max_error and self.outcome.error > max_error:
+            self._say_that_the_budget_is_short(wish)
         for slot in slots:
             if slot.id in self.outcome.chosen:
                 spec = self.outcome.chosen[slot.id].spec
                 slot.follows = spec is None
                 slot.planned = spec or slot.planned
                 slot.plans.clear()
+
+    def _hear(self, total: Fidelity) -> None:
+        """The gradient was measured: sets the planner's errors to scale, and plans anew where the wish is missed."""
+        self._arena.event("fidelity", value=total.error)
+        if self._wish is None or not self._wish.max_error or self.outcome is None or not self.outcome.error:
+            return
+        self._error_scale = total.error**2 / self.outcome.error
+        if total.error > self._wish.max_error:
+            self._plan([slot for slot in self._table if slot.id in self.probe.slots], self._wish)
+
+    def _say_that_the_budget_is_short(self, wish: Wish) -> None:
+        if not self._was_told:
+            self._was_told = True
+            warnings.warn(
+                f"daf: the budget does not give the bits that a gradient error of {wish.max_error:.0%} needs; "
+                f"training goes on with all that fit",
+                stacklevel=2,
+            )
 
     def _plane_bytes(self) -> float:
         """What the budget leaves for planes beside the tensors that share it."""

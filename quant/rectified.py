@@ -60,6 +60,9 @@ def _follow_norm(output: View, norm: Any, shortcut: Recipe | None, may_follow: C
         return
     output.stored.num_uses += 1
     sources: tuple[Handle, ...] = (output,) if shortcut is None else (output, *shortcut.sources)
+    for handle in sources:
+        if (origin := slot_of(handle)) is not None:
+            origin.followers.add(slot.id)
     recipe = Recipe(lambda: channels.walk_back(output.restore(), None if shortcut is None else shortcut()), sources)
     x.supersede(Derived(recipe, x.layout, output.stored.dtype, x.layout.numel * output.stored.dtype.itemsize))
 

@@ -57,7 +57,7 @@ class Scope:
     def install(
         self,
         *,
-        on_root: Callable[[], None],
+        on_root: Callable[[torch.nn.Module], None],
         on_enter: Callable[[torch.nn.Module, tuple[object, ...]], Call | None],
         on_leave: Callable[[Frame, tuple[object, ...], object], None],
     ) -> None:
@@ -97,7 +97,7 @@ class Scope:
         stack = self._threads.stack
         if len(stack) == 1:
             self._threads.num_calls.clear()
-            self._on_root()
+            self._on_root(module)
         known = self._paths.get(id(module))
         if known is None or known[0]() is not module:
             path = self._name(module, stack[-1])

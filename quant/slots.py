@@ -50,6 +50,7 @@ class Slot:
     partners   ids of the slots whose gradient noise here gets into; empty: its own
     spec       codec, width and group shape in force; None until the first save chooses
     is_mask    holds zeros and one other value, as dropout's noise does; None until the first save is looked at
+    followers  ids of the slots whose tensors follow from this one's
     can_follow  its tensors follow, roughly, from a ReLU's output (rectified.py)
     follows    ... and are made to, so they are not stored
     is_finite  no infinity or NaN was met so far
@@ -68,6 +69,7 @@ class Slot:
     curves: list[Curve] = field(default_factory=list)
     plans: dict[tuple[int, int], Plan | None] = field(default_factory=dict)
     is_mask: bool | None = None
+    followers: set[int] = field(default_factory=set)
     can_follow: bool = False
     follows: bool = False
     is_finite: bool = True

@@ -68,6 +68,8 @@ class HostArena:
 
     def step(self, seconds: float) -> None: ...
 
+    def event(self, kind: str, **details: Any) -> None: ...
+
     def stats(self) -> dict[str, int]:
         return {"budget_bytes": self.budget_bytes, "peak_tensor_bytes": 0}
 
