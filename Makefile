@@ -9,7 +9,7 @@ NATIVE := $(wildcard kernels/*.c kernels/*.h kernels/build_native.py allocator/*
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench-setup demo test oracle sanitize check bench clean
+.PHONY: help setup bench-setup demo test oracle sanitize check bench gpu clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ check: setup ## ruff, mypy strict, clang-format and the house rules
 
 bench: bench-setup ## run the short benchmarks and print their tables
 	@$(BIN)/python -m benchmarks
+
+gpu: setup ## what only a CUDA machine can show, into build/gpu-report.md
+	@$(BIN)/python -m benchmarks.gpu
 
 clean: ## remove everything that was built or installed here
 	rm -rf $(VENV) build *.egg-info allocator/*.so kernels/*.so

@@ -10,6 +10,8 @@ import time
 
 from benchmarks.process_memory import resident_bytes, resident_peak_bytes, restart_peak
 
+UNLIMITED_BYTES = 1 << 40
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -18,20 +20,22 @@ def main() -> None:
     parser.add_argument("--daf", action="store_true")
     options = parser.parse_args()
 
-    from benchmarks.models import build
+    from benchmarks.models import recipe
+    from benchmarks.workload import Options
 
     if options.model == "minilm":
         import transformers.models.bert.modeling_bert  # noqa: F401  imports of the model are not its memory
+    made = recipe(options.model, Options(**options.settings))
     restart_peak()
     baseline_bytes = resident_bytes()
+    arena = None
     if options.daf:
         from daf.allocator import Arena, install_cpu
 
-        arena = Arena(1 << 40)
+        arena = Arena(UNLIMITED_BYTES)
         if not install_cpu(arena):
             sys.exit("DAF's CPU allocator could not be installed")
-
-    workload = build(options.model, **options.settings)
+    workload = made.build()
     optimizer = workload.optimizer()
     print("ready", flush=True)
     for i, _ in enumerate(sys.stdin):
@@ -40,6 +44,8 @@ def main() -> None:
         workload.loss(workload.model, workload.make_batch(i)).backward()
         optimizer.step()
         seconds = time.perf_counter() - start
+        if arena is not None:
+            arena.step(seconds)
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         print("done", seconds, faults, resident_peak_bytes() - baseline_bytes, flush=True)
 
