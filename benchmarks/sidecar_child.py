@@ -1,5 +1,6 @@
-"""A real training under DAF, for the sidecar's benchmark: prints the length of every step and the processor time it took, and the
-loss at the end.
+"""A real training under DAF, for the sidecar's benchmark.
+
+Prints the length of every step and the processor time it took, and the loss at the end.
 
 usage: sidecar_child.py SECONDS BUDGET
 """

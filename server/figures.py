@@ -14,13 +14,16 @@ from daf.server.fleet import LIVE, Member, Reading
 def derived(values: Mapping[str, float]) -> dict[str, float]:
     """Return the ratios that people ask for.
 
-    compression_ratio: what plain training would hold for the saved activations, over what is held.
+    compression_ratio: what plain training would hold for the saved activations, over what is held; between two steps,
+    when nothing is held, the same of the peaks.
     budget_used_ratio: how full the budget is.
     """
     planes, raw = values.get("plane_bytes", 0), values.get("saved_raw_bytes", 0)
+    shown_planes = planes or values.get("peak_plane_bytes", 0)
+    shown_raw = raw if planes else values.get("peak_saved_raw_bytes", 0)
     budget, resident = values.get("budget_bytes", 0), values.get("resident_bytes", 0)
     return {
-        "compression_ratio": raw / planes if planes > 0 else 0.0,
+        "compression_ratio": shown_raw / shown_planes if shown_planes > 0 else 0.0,
         "budget_used_ratio": resident / budget if budget > 0 else 0.0,
         "saved_bytes": max(0.0, raw - planes),
     }

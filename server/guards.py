@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daf.server.problems import ProblemError
-from daf.server.settings import Limits, Settings
+from daf.server.settings import Limits, Settings, is_address
 from daf.server.tokens import Keyring
 
 READING = frozenset({"GET", "HEAD"})
@@ -123,7 +123,10 @@ class Guard:
             name, _, port = name.rpartition(":")
             if not port.isascii() or not port.isdigit():
                 return False
-        return name in LOOPBACK_NAMES or name == self._settings.host or name in self._settings.allowed_hosts
+        if name in LOOPBACK_NAMES or name == self._settings.host or name in self._settings.allowed_hosts:
+            return True
+        # A rebound name is a name: a page whose address is a bare number was served by that very machine.
+        return self._settings.is_exposed and is_address(name)
 
 
 def unauthorized() -> ProblemError:

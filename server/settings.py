@@ -72,6 +72,19 @@ class Settings:
         return not is_loopback(self.host)
 
 
+def is_address(name: str) -> bool:
+    """Whether `name` is a bare IP address and no name.
+
+    >>> is_address("192.168.1.5"), is_address("[::1]"), is_address("evil.example")
+    (True, True, False)
+    """
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` names this machine alone.
 

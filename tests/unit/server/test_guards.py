@@ -80,6 +80,8 @@ def test_listening_to_the_world_needs_the_token_for_reading_too(settings: Settin
     for path in ("/v1/stats", "/metrics", "/v1/openapi.json", "/v1/events"):
         assert exposed.client.get(path).status_code == 401
         assert exposed.client.get(path, headers=RIGHT).status_code == 200
+    for host, code in (("192.168.1.5:8787", 200), ("[fe80::1]:8787", 200), ("evil.example:8787", 421)):
+        assert exposed.client.get("/v1/stats", headers={**RIGHT, "Host": host}).status_code == code
     assert exposed.client.get("/").status_code == 200, "the page itself holds no data and asks for the token"
 
 
