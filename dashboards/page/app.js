@@ -71,15 +71,25 @@ class Page {
     return wholeJob ? { job: this.process.job } : { process: this.chosen };
   }
 
-  /** Ask who is there; look at the newest live process unless somebody chose one that still exists. */
+  /** Ask who is there, and look at somebody: who was looked at before, else the newest live process. */
   async refresh() {
     const { processes } = await this.source.get("v1/processes");
     this.processes = processes;
-    const newest = [...processes].sort((a, b) => (b.state === "live") - (a.state === "live") || b.started_at - a.started_at || a.rank - b.rank)[0];
-    const wanted = this.process && (this.isHeld || this.process.state === "live") ? this.chosen : (newest?.id ?? null);
+    const wanted = this.wanted();
     this.listProcesses(wanted);
     if (wanted !== this.chosen) await this.load(wanted);
     else this.render();
+  }
+
+  /** A run that ended stays in view until a newer one starts, or for good where somebody chose it. */
+  wanted() {
+    const byWorth = (a, b) => (b.state === "live") - (a.state === "live") || b.started_at - a.started_at;
+    const [latest] = [...this.processes].sort(byWorth);
+    const ranks = this.processes.filter(({ job, state }) => job === latest.job && state === latest.state);
+    const [newest] = ranks.sort((a, b) => a.rank - b.rank);
+    const current = this.process;
+    const isReplaced = current?.ended_at && newest.state === "live" && newest.started_at > current.ended_at;
+    return current && (this.isHeld || !isReplaced) ? current.id : (newest?.id ?? null);
   }
 
   listProcesses(wanted) {

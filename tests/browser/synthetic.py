@@ -21,23 +21,27 @@ class SyntheticPage:
     """A stats page whose figures are functions of the clock."""
 
     path: pathlib.Path
+    name: str = "gpt-small"
     num_slots: int = 40
     budget_bytes: int = 512 * MIB
     started_at: float = field(default_factory=time.time)
     fields: tuple[Any, ...] = ()
     lives: str = "live"
+    job_id: str = ""
+    rank: int = -1
+    world_size: int = 1
 
     @property
     def identity(self) -> Any:
         return SimpleNamespace(
             pid=int(self.path.stem.split("-")[0]),
             start_time=1,
-            name="gpt-small",
+            name=self.name,
             argv=["train.py"],
-            job_id="",
-            rank=-1,
-            local_rank=-1,
-            world_size=1,
+            job_id=self.job_id,
+            rank=self.rank,
+            local_rank=self.rank,
+            world_size=self.world_size,
             device="cpu",
             started_at=self.started_at,
             versions={"daf": "0"},

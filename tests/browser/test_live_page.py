@@ -77,6 +77,8 @@ def test_the_slider_changes_the_budget_and_the_chart_shows_it(serving: Serving, 
     after = values(serving, run)["budget_bytes"]
     assert after > before
     wait_for(lambda: page.evaluate(LAST_BUDGET) == after)
+    marks = "import('/page/app.js').then(({page}) => page.history.changes('budget_bytes').map(({change}) => change))"
+    assert page.evaluate(marks)[-1] == after - before
     expect(page.locator("#events")).to_contain_text("budget")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Callable
 
 import pytest
@@ -160,6 +161,31 @@ def test_with_nothing_running_the_page_says_how_to_start(
     expect(page.locator("#empty")).to_contain_text("daf run --budget 2GiB train.py")
     pages.append(SyntheticPage(tmp_path / "77-1.stats"))
     expect(page.locator("h1")).to_have_text("Training", timeout=10_000)
+
+
+def test_the_ranks_of_a_job_stand_side_by_side_and_share_a_budget(
+    imagine: Imagine, tmp_path: pathlib.Path, new_tab: NewTab
+) -> None:
+    ranks = [SyntheticPage(tmp_path / f"{40 + i}-1.stats", job_id="job", rank=i, world_size=2) for i in range(2)]
+    page = ready(new_tab(), imagine(ranks))
+    expect(page.locator("#run-name")).to_contain_text("rank 0 of 2")
+    page.get_by_role("button", name="rank 1").click()
+    expect(page.locator("#run-name")).to_contain_text("rank 1 of 2")
+    page.get_by_label("all ranks of this job").check()
+    page.locator("#budget-text").fill("600MiB")
+    page.locator("#budget-apply").click()
+    expect(page.locator("#outcome")).to_contain_text("Applied")
+    assert [rank.budget_bytes for rank in ranks] == [600 * 1024 * 1024] * 2
+
+
+def test_a_run_that_ended_stays_until_a_newer_one_starts(
+    imagine: Imagine, one_run: list[SyntheticPage], tmp_path: pathlib.Path, new_tab: NewTab
+) -> None:
+    page = ready(new_tab(), imagine(one_run))
+    one_run[0].lives = "crashed"
+    expect(page.locator("h1")).to_have_text("Crashed")
+    one_run.append(SyntheticPage(tmp_path / "77-1.stats", name="next-run", started_at=time.time() + 1))
+    expect(page.locator("#run-name")).to_contain_text("next-run")
 
 
 def test_the_theme_can_be_chosen_and_is_kept(imagine: Imagine, one_run: list[SyntheticPage], new_tab: NewTab) -> None:
