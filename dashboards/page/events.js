@@ -4,6 +4,7 @@ import { bytes, clock, count, el, say } from "./format.js";
 
 const MAX_LINES = 200;
 const MERGE_SECONDS = 2;
+const REASONS = { tensor: "for a tensor", stash: "for an activation", budget: "for a smaller budget", hand: "on request" };
 
 export class EventList {
   constructor(list) {
@@ -18,15 +19,15 @@ export class EventList {
 
   add(type, event) {
     const kind = kindOf(type, event);
-    const size = event.num_bytes ?? 0;
+    const [size, planes] = [event.num_bytes ?? 0, event.value || 1];
     if (this.newest?.kind === kind && kind === "evict" && event.time - this.newest.time < MERGE_SECONDS) {
-      this.newest.count += 1;
+      this.newest.count += planes;
       this.newest.bytes += size;
       say(this.newest.node.lastChild, textOf(kind, event, this.newest));
       return;
     }
     if (!this.newest) this.list.replaceChildren();
-    this.newest = { kind, time: event.time, count: 1, bytes: size };
+    this.newest = { kind, time: event.time, count: planes, bytes: size };
     this.newest.node = line(kind, event, this.newest);
     this.list.prepend(this.newest.node);
     while (this.list.childElementCount > MAX_LINES) this.list.lastChild.remove();
@@ -43,7 +44,7 @@ function line(kind, event, merged) {
 }
 
 function textOf(kind, event, merged) {
-  if (kind === "evict") return `${count(merged.count)} plane${merged.count > 1 ? "s" : ""}, ${bytes(merged.bytes)} freed${event.text ? ` (${event.text})` : ""}`;
+  if (kind === "evict") return `${count(merged.count)} plane${merged.count > 1 ? "s" : ""}, ${bytes(merged.bytes)} freed ${REASONS[event.text] ?? event.text}`;
   if (kind === "budget") return `${bytes(event.before_bytes)} → ${bytes(event.budget_bytes)}: ${event.state}${event.reason ? `, ${event.reason}` : ""}`;
   if (kind === "lost") return `${count(event.count)} events came too fast to be kept`;
   const size = merged.bytes ? bytes(merged.bytes) : "";

@@ -41,6 +41,7 @@ export class WidthMap extends Canvas {
   /** Add the present widths as the newest column, as the sidecar does: halved when full, so the run is always whole. */
   add(time, slots) {
     for (const slot of slots) this.names.set(slot.slot_id, slot.name || `slot ${slot.slot_id}`);
+    if (!slots.length) return;
     const isNew = !this.times.length || time - this.times.at(-1) >= (this.stepSeconds ?? 1);
     if (isNew) this.append(time, new Map(slots.map((slot) => [slot.slot_id, slot.bits])));
     this.redraw();
