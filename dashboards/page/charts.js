@@ -64,7 +64,7 @@ class TimeChart {
     return {
       legend: { show: false },
       cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false, dist: 6 }, points: { show: false }, y: false },
-      padding: [10, 2.2 * labelFont().pixels, 0, 0],
+      padding: [20, 2.2 * labelFont().pixels, 0, 0],
       hooks: {
         setSelect: [(plot) => { if (plot.select.width > 0) this.isZoomed = true; }],
         setCursor: [(plot) => this.onHover(plot.cursor.idx ?? null)],
@@ -254,8 +254,8 @@ export class MemoryChart extends TimeChart {
       const x = Math.round(plot.valToPos(time, "x", true));
       if (x - last < em * (glyph === "▮" ? 0.2 : 0.7)) continue;
       last = x;
-      if (glyph === "▮") ctx.fillRect(x - em / 16, bbox.top + bbox.height - 0.7 * em, em / 8, 0.7 * em);
-      else ctx.fillText(glyph, x, bbox.top + 0.4 * em);
+      if (glyph === "▮") ctx.fillRect(x - em / 16, bbox.top, em / 8, 0.7 * em);
+      else ctx.fillText(glyph, x, bbox.top - 0.1 * em);
     }
   }
 }
