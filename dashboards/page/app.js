@@ -167,7 +167,7 @@ class Page {
 
   render() {
     const figures = this.figures.get(this.chosen) ?? null;
-    this.headline.show(this.process, figures);
+    this.headline.show(this.process, figures, this.history);
     this.renderRanks();
     this.budget.choose(this.process, this.ranks.length);
     if (!figures) return;

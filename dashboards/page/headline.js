@@ -3,6 +3,7 @@
 import { age, bits, byId, bytes, count, say, seconds, times } from "./format.js";
 import { Progress } from "./history.js";
 
+const RATIO_SECONDS = 60;
 const WORDS = {
   starting: "Starting", training: "Training", stalled: "Stalled", finished: "Finished", crashed: "Crashed",
   unreadable: "Unreadable", waiting: "Nothing runs",
@@ -19,13 +20,13 @@ export class Headline {
     this.times = 0;
   }
 
-  /** Show one process. `figures` is what /v1/stats says of it, or null while it is not known. */
-  show(process, figures) {
+  /** Show one process. `figures` is what /v1/stats says of it, or null while it is not known; `history` what came before. */
+  show(process, figures, history) {
     const state = this.stateOf(process, figures);
     document.body.dataset.state = state;
     say(byId("state"), WORDS[state] ?? state);
     say(byId("run-name"), process ? describe(process) : "");
-    if (figures) this.showFigures(figures);
+    if (figures) this.showFigures(figures, history);
     document.title = figures ? `${WORDS[state]} · ${bytes(figures.values.resident_bytes)} · ${process.name || "DAF"}` : "DAF";
   }
 
@@ -35,13 +36,14 @@ export class Headline {
     return figures ? this.progress.judge(figures) : "starting";
   }
 
-  showFigures({ values, derived }) {
+  showFigures({ values }, history) {
     const { resident_bytes: resident = 0, budget_bytes: budget = 0 } = values;
     say(byId("resident"), bytes(resident));
     say(byId("of-budget"), budget > 0 ? `of ${bytes(budget)} budget` : "no budget");
     byId("fill").value = budget > 0 ? Math.min(1, resident / budget) : 0;
-    // Between two steps nothing is saved and there is no ratio: the last one stands.
-    this.times = derived.compression_ratio > 0 ? derived.compression_ratio : this.times;
+    // Within a step activations come and go, and the ratio of a moment with them: the peaks of a minute compare fairly.
+    const planes = history.recentPeak("plane_bytes", RATIO_SECONDS);
+    this.times = planes > 0 ? history.recentPeak("saved_raw_bytes", RATIO_SECONDS) / planes : this.times;
     say(byId("times"), times(this.times));
     say(byId("step"), seconds(values.step_seconds));
     say(byId("steps"), values.steps_total > 0 ? `${count(values.steps_total)} done` : "");
