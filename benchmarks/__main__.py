@@ -12,6 +12,7 @@ SHORT = (
     ("codec", ""),
     ("pool", ""),
     ("allocator", ""),
+    ("sidecar", "--only idle,scrape,budget"),
     ("train", f"--model resnet18 --steps 5 --methods {METHODS}"),
     ("train", f"--model minilm-lora --steps 5 --methods {METHODS}"),
     ("maxbatch", "--model gpt-small --limit 1GiB --steps 2"),

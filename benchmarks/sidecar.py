@@ -224,8 +224,9 @@ def cost(windows: int = 24, window_seconds: float = 3.0, window_steps: int = 8) 
                 wall[is_watched].append(statistics.median(step[0] for step in steps))
                 busy[is_watched].append(statistics.median(step[1] for step in steps))
     return {
-        "step_ms_without": statistics.median(wall[False]) * 1e3,
+        "wall_ms_without": statistics.median(wall[False]) * 1e3,
         **ratios("wall", wall),
+        "processor_ms_without": statistics.median(busy[False]) * 1e3,
         **ratios("processor", busy),
     }
 
