@@ -43,7 +43,9 @@ class Ledger:
         self.peak_raw_bytes = 0
         self.peak_stored_bytes = 0
         self.step_raw_bytes = 0
+        self.step_passed_bytes = 0
         self._step_peak_bytes = 0
+        self._step_kept_bytes = 0
         self.num_packs = 0
         self.num_coded = 0
         self.num_derived = 0
@@ -79,13 +81,15 @@ class Ledger:
             self.stored_bytes -= stored.stored_bytes
 
     def begin_step(self) -> None:
-        """What the step before held at most becomes step_raw_bytes."""
-        self.step_raw_bytes = self._step_peak_bytes + self.passed_bytes
-        self._step_peak_bytes = self.raw_bytes
+        """What the step before held at most becomes step_raw_bytes, what it passed through step_passed_bytes."""
+        self.step_passed_bytes = self._step_kept_bytes
+        self.step_raw_bytes = self._step_peak_bytes + self.step_passed_bytes
+        self._step_peak_bytes, self._step_kept_bytes = self.raw_bytes, 0
 
     def keep(self, reason: str, num_bytes: int) -> None:
         self.passed[reason] += 1
         self.passed_bytes += num_bytes
+        self._step_kept_bytes += num_bytes
 
     def counts(self) -> dict[str, int]:
         return {
