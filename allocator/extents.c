@@ -4,9 +4,9 @@
  *   | live | dirty | live | live | clean | dirty | clean . . . . . . . . . . . . . . . |
  *
  * Free extents stand in two trees by (bytes, offset): dirty ones are memory already paid for, clean ones addresses
- * only. A request takes the best dirty fit; failing that, a large dirty extent grown into a clean neighbour, so that
- * least is committed; failing that, the best clean fit. Which extent a block belongs to is kept per granule outside the
- * memory itself, which may be a GPU's.
+ * only. A request takes the best dirty fit, the last extent only if no other holds it; failing that, a large dirty
+ * extent grown into a clean neighbour, so that least is committed; failing that, the best clean fit. Which extent a
+ * block belongs to is kept per granule outside the memory itself, which may be a GPU's.
  */
 #include "core.h"
 
@@ -186,15 +186,26 @@ static uint32_t grow(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *statu
     return dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
 }
 
+/* The dirty extent before the free end of the zone can still grow in place, so it is kept for what fits nowhere else:
+ * cut up by small requests it would leave a hole there, and the next large one would commit as much again. */
+static uint32_t best_fit(const dafi_tensors_t *zone, uint64_t num_bytes) {
+    uint32_t id = dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
+    uint32_t end = id ? neighbour(zone, id, true) : 0;
+    if (!has_state(zone, end, DAFI_CLEAN)) return id;
+    bool is_last = dafi_extent(zone, end)->offset + dafi_extent(zone, end)->num_bytes == zone->span_bytes;
+    uint32_t other = is_last ? dafi_tree_next(&zone->dirty, id) : 0;
+    return other ? other : id;
+}
+
 uint32_t dafi_extent_alloc(daf_arena_t *arena, uint64_t num_bytes, uint32_t state, daf_status_t *status) {
     dafi_tensors_t *zone = &arena->tensors;
     *status = DAF_OUT_OF_MEMORY;
     if (num_bytes > zone->span_bytes) return 0;
     num_bytes = dafi_round_up(num_bytes, DAFI_GRANULE);
-    uint32_t id = dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
+    uint32_t id = best_fit(zone, num_bytes);
     if (id == 0 && zone->idle_bytes && arena->resident_bytes + num_bytes > arena->budget_bytes) {
         dafi_small_trim(arena);
-        id = dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
+        id = best_fit(zone, num_bytes);
     }
     if (id == 0) id = grow(arena, num_bytes, status);
     if (id == 0) return 0;

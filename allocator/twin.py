@@ -112,6 +112,7 @@ class Twin:
     def __init__(self, budget_bytes: int, page_bytes: int = 4096, span_bytes: int = 1 << 40) -> None:
         self.budget_bytes = budget_bytes
         self.page_bytes = page_bytes
+        self.span_bytes = span_bytes
         self.dirty, self.clean = Extents(), Extents()
         self.clean.add(0, span_bytes)
         self.live: dict[int, int] = {}  # offset of a large block -> bytes
@@ -211,17 +212,27 @@ class Twin:
 
     def _extent_alloc(self, num_bytes: int) -> int:
         num_bytes = round_up(num_bytes, GRANULE_BYTES)
-        offset = self.dirty.best_fit(num_bytes)
+        offset = self._best_dirty_fit(num_bytes)
         if offset is None and self.idle_bytes and self._over(num_bytes):
             self._small_trim()
-            offset = self.dirty.best_fit(num_bytes)
+            offset = self._best_dirty_fit(num_bytes)
         if offset is None:
             self._grow(num_bytes)
-            offset = self.dirty.best_fit(num_bytes)
+            offset = self._best_dirty_fit(num_bytes)
         assert offset is not None
         rest = self.dirty.remove(offset) - num_bytes
         self.dirty.add(offset + num_bytes, rest)
         return offset
+
+    def _best_dirty_fit(self, num_bytes: int) -> int | None:
+        """The best fit, but the extent before the free end of the zone, which can grow in place, only if no other."""
+        at = self.dirty.by_size.bisect_left((num_bytes, 0))
+        fits = self.dirty.by_size[at : at + 2]
+        if len(fits) == 2:
+            end = fits[0][0] + fits[0][1]
+            is_last = end + self.clean.by_start.get(end, -1) == self.span_bytes
+            return int(fits[1][1] if is_last else fits[0][1])
+        return int(fits[0][1]) if fits else None
 
     def _plan_growth(self, num_bytes: int) -> tuple[int | None, int, int, bool]:
         """Return the dirty extent to grow, the clean one to grow into, the bytes to commit, and whether it follows."""
