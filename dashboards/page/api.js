@@ -73,14 +73,18 @@ export class Sidecar {
   }
 
   /**
-   * Follow the event stream for ever. `onEvent(type, data)` gets what comes, `onState(isConnected, problem)` what becomes
-   * of the connection. EventSource would be shorter, but can send no Authorization header and gives up on an error.
+   * Follow the event stream for ever. `onEvent(type, data)` gets what comes, `onState(isConnected, problem)` what
+   * becomes of the connection. EventSource would be shorter, but it can send no Authorization header and gives up on
+   * an error.
    */
   async follow(onEvent, onState) {
     for (let failures = 0; ; failures += 1) {
       let problem = null;
       try {
-        await this.readStream(onEvent, () => { failures = 0; onState(true); });
+        await this.readStream(onEvent, () => {
+          failures = 0;
+          onState(true);
+        });
       } catch (error) {
         problem = error;
       }

@@ -42,7 +42,10 @@ class Page {
     await this.source.login().catch((problem) => this.connected(false, problem));
     this.budget.enable();
     await this.refresh().catch((problem) => this.connected(false, problem));
-    this.source.follow((type, data) => this.receive(type, data), (isUp, problem) => this.connected(isUp, problem));
+    this.source.follow(
+      (type, data) => this.receive(type, data),
+      (isUp, problem) => this.connected(isUp, problem),
+    );
     this.pollSlots();
   }
 
@@ -50,7 +53,11 @@ class Page {
     byId("process").addEventListener("change", (event) => this.choose(event.target.value));
     byId("pause").addEventListener("click", () => this.pause(!this.isPaused));
     for (const [label, seconds] of RANGES) {
-      const button = el("button", { type: "button", class: "quiet", "aria-pressed": seconds === this.history.seconds }, label);
+      const button = el(
+        "button",
+        { type: "button", class: "quiet", "aria-pressed": seconds === this.history.seconds },
+        label,
+      );
       button.addEventListener("click", () => this.range(seconds, button));
       byId("ranges").append(button);
     }
@@ -97,7 +104,11 @@ class Page {
     byId("empty").hidden = this.processes.length > 0;
     byId("panels").hidden = !this.processes.length;
     const jobs = Map.groupBy ? Map.groupBy(this.processes, (process) => process.job) : groupBy(this.processes);
-    const groups = [...jobs.values()].flatMap((ranks) => (ranks.length > 1 ? [el("optgroup", { label: ranks[0].name || ranks[0].job }, ...ranks.map(option))] : ranks.map(option)));
+    const groups = [...jobs.values()].flatMap((ranks) =>
+      ranks.length > 1
+        ? [el("optgroup", { label: ranks[0].name || ranks[0].job }, ...ranks.map(option))]
+        : ranks.map(option),
+    );
     byId("process").replaceChildren(...groups);
     if (wanted) byId("process").value = wanted;
   }
@@ -119,13 +130,17 @@ class Page {
     if (!id) return this.render();
     this.budget.reset();
     const query = { process: id };
-    const [stats, history] = await Promise.all([this.source.get("v1/stats", query), this.source.get("v1/history", { ...query, seconds: this.history.seconds, points: POINTS })]);
+    const [stats, history] = await Promise.all([
+      this.source.get("v1/stats", query),
+      this.source.get("v1/history", { ...query, seconds: this.history.seconds, points: POINTS }),
+    ]);
     if (id !== this.chosen) return undefined;
     this.history = new History(this.history.seconds);
     this.history.load(history);
     this.note(stats.processes);
     this.render();
-    for (const part of [() => this.fetchSlots(), () => this.loadEvents(id), () => this.loadWidths(id)]) await part().catch(() => {});
+    for (const part of [() => this.fetchSlots(), () => this.loadEvents(id), () => this.loadWidths(id)])
+      await part().catch(() => {});
     return undefined;
   }
 
@@ -161,7 +176,8 @@ class Page {
   note(processes) {
     for (const figures of processes) {
       this.figures.set(figures.process, figures);
-      if (figures.process === this.chosen && this.process?.state === "live") this.history.add(figures.time, figures.values);
+      if (figures.process === this.chosen && this.process?.state === "live")
+        this.history.add(figures.time, figures.values);
     }
   }
 
@@ -184,7 +200,8 @@ class Page {
     const { ranks } = this;
     byId("ranks").hidden = ranks.length < 2;
     if (ranks.length < 2) return;
-    if (byId("ranks").childElementCount !== ranks.length) byId("ranks").replaceChildren(...ranks.map((process) => this.rankButton(process)));
+    if (byId("ranks").childElementCount !== ranks.length)
+      byId("ranks").replaceChildren(...ranks.map((process) => this.rankButton(process)));
     ranks.forEach((process, i) => {
       const button = byId("ranks").children[i];
       const used = this.figures.get(process.id)?.derived.budget_used_ratio;
@@ -195,7 +212,10 @@ class Page {
 
   rankButton(process) {
     const button = el("button", { type: "button", class: "quiet" });
-    button.addEventListener("click", () => { byId("process").value = process.id; this.choose(process.id); });
+    button.addEventListener("click", () => {
+      byId("process").value = process.id;
+      this.choose(process.id);
+    });
     return button;
   }
 
@@ -210,7 +230,10 @@ class Page {
 
   async fetchSlots() {
     const id = this.chosen;
-    const [slots, map] = await Promise.all([this.source.get("v1/slots", { process: id }), this.source.get("v1/map", { process: id }).catch(() => null)]);
+    const [slots, map] = await Promise.all([
+      this.source.get("v1/slots", { process: id }),
+      this.source.get("v1/map", { process: id }).catch(() => null),
+    ]);
     if (id !== this.chosen) return;
     this.slots.update(slots.slots);
     this.headline.showBits(slots.slots);
@@ -228,7 +251,10 @@ class Page {
   connected(isUp, problem) {
     const wasUp = document.body.dataset.connection !== "lost";
     document.body.dataset.connection = isUp ? "up" : "lost";
-    const text = problem?.status === 401 ? "Not allowed to read: open the page with the link that `daf page` prints" : "Connection lost, trying again …";
+    const text =
+      problem?.status === 401
+        ? "Not allowed to read: open the page with the link that `daf page` prints"
+        : "Connection lost, trying again …";
     say(byId("connection"), isUp ? "" : text);
     if (isUp && !wasUp) this.resume();
   }
@@ -237,7 +263,9 @@ class Page {
   resume() {
     const id = this.chosen;
     this.chosen = null;
-    return this.refresh().then(() => (this.processes.some((process) => process.id === id) && id !== this.chosen ? this.load(id) : null)).catch(() => {});
+    return this.refresh()
+      .then(() => (this.processes.some((process) => process.id === id) && id !== this.chosen ? this.load(id) : null))
+      .catch(() => {});
   }
 }
 

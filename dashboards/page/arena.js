@@ -17,7 +17,15 @@ export class ArenaMap extends Canvas {
     this.zones = [];
     this.readings = KINDS.map(({ kind, label, color }) => {
       const node = el("b");
-      legend.append(el("li", {}, el("i", { class: "swatch", style: `--swatch: var(${color})`, "aria-hidden": "true" }), `${label} `, node));
+      legend.append(
+        el(
+          "li",
+          {},
+          el("i", { class: "swatch", style: `--swatch: var(${color})`, "aria-hidden": "true" }),
+          `${label} `,
+          node,
+        ),
+      );
       return { kind, label, node };
     });
   }
@@ -26,7 +34,7 @@ export class ArenaMap extends Canvas {
     this.update({ zones: [] });
   }
 
-  /** Take over the map of /v1/map: zones of equal cells, of each the share that is in use and the share that is only kept. */
+  /** Take over the map of /v1/map: zones of equal cells, of each the share in use and the share only kept. */
   update({ zones }) {
     this.zones = zones.filter((zone) => zone.live.length);
     const total = totals(this.zones);
@@ -84,12 +92,17 @@ function totals(zones) {
 /** Each cell is a small glass: in use at the bottom, free but kept above it, the rest given back. */
 function drawZone(context, zone, { top, size, columns }) {
   const inner = size > 4 ? size - 1 : size;
-  const parts = [["--hollow", () => 1], ["--cached", (i) => zone.live[i] + zone.cached[i]], [zone.name === "plane" ? "--plane-2" : "--tensor", (i) => zone.live[i]]];
+  const parts = [
+    ["--hollow", () => 1],
+    ["--cached", (i) => zone.live[i] + zone.cached[i]],
+    [zone.name === "plane" ? "--plane-2" : "--tensor", (i) => zone.live[i]],
+  ];
   for (const [color, share] of parts) {
     context.fillStyle = themed(color);
     for (let i = 0; i < zone.live.length; i += 1) {
       const tall = Math.min(1, share(i)) * inner;
-      if (tall > 0) context.fillRect((i % columns) * size, top + Math.floor(i / columns) * size + inner - tall, inner, tall);
+      if (tall > 0)
+        context.fillRect((i % columns) * size, top + Math.floor(i / columns) * size + inner - tall, inner, tall);
     }
   }
 }

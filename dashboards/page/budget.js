@@ -19,7 +19,10 @@ export class BudgetControl {
     this.slider.addEventListener("input", () => this.slid());
     this.all.addEventListener("change", () => this.previewSoon());
     byId("budget-reset").addEventListener("click", () => this.reset());
-    byId("budget-form").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
+    byId("budget-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send();
+    });
   }
 
   /** Forget what was being entered: show what is in force. */
@@ -36,7 +39,12 @@ export class BudgetControl {
   /** New figures came: the control shows them unless somebody is just entering something else. */
   follow(figures) {
     this.figures = figures;
-    const { budget_bytes: budget = 0, held_bytes: held = 0, last_step_held_bytes: lastStep = 0, peak_resident_bytes: peak = 0 } = figures.values;
+    const {
+      budget_bytes: budget = 0,
+      held_bytes: held = 0,
+      last_step_held_bytes: lastStep = 0,
+      peak_resident_bytes: peak = 0,
+    } = figures.values;
     this.least = Math.min(Math.max(lastStep, held), budget);
     this.most = 1.5 * Math.max(this.highest ?? 0, budget, peak);
     this.highest = Math.max(this.highest ?? 0, budget);
@@ -72,7 +80,8 @@ export class BudgetControl {
     for (const control of [this.text, this.slider, this.all]) control.disabled = !isUsable;
     this.apply.disabled = !isUsable || !this.isEditing || this.isRejected;
     if (!this.isAlive) say(byId("outcome"), this.process ? "The run has ended: its budget can no longer change." : "");
-    else if (!this.source.canChange) say(byId("outcome"), "Looking only. To change the budget, open the page with the link that `daf page` prints.");
+    else if (!this.source.canChange)
+      say(byId("outcome"), "Looking only. To change the budget, open the page with the link that `daf page` prints.");
   }
 
   slid() {
@@ -103,7 +112,11 @@ export class BudgetControl {
     const asked = this.text.value;
     if (!isSize(asked)) return this.objectTo(`“${asked}” is not a size. Write it as 1.5GiB, 800MB or 50%.`);
     try {
-      const answer = await this.source.put("v1/budget", { ...this.selectionOf(this.all.checked), dry_run: true }, { budget: asked });
+      const answer = await this.source.put(
+        "v1/budget",
+        { ...this.selectionOf(this.all.checked), dry_run: true },
+        { budget: asked },
+      );
       if (asked !== this.text.value || !this.isEditing) return undefined; // a newer question is on its way
       const { outcomes } = answer;
       if (document.activeElement !== this.slider) this.placeSlider(outcomes[0].budget_bytes);
@@ -125,7 +138,11 @@ export class BudgetControl {
     say(byId("outcome"), "Asking …");
     byId("outcome").dataset.state = "pending";
     try {
-      const answer = await this.source.put("v1/budget", { ...this.selectionOf(this.all.checked), wait: 5 }, { budget: this.text.value });
+      const answer = await this.source.put(
+        "v1/budget",
+        { ...this.selectionOf(this.all.checked), wait: 5 },
+        { budget: this.text.value },
+      );
       this.tell(answer.state, answer.outcomes.map(applied).join(" "));
     } catch (problem) {
       this.tell("refused", `Refused: ${problem.message}`);
@@ -149,15 +166,40 @@ function applied(outcome) {
 
 function explain({ process, preview, resident_bytes: resident, budget_bytes: budget }, isOneOfMany) {
   const title = isOneOfMany ? [el("h3", {}, process)] : [];
-  if (!preview.freed_bytes) return [...title, el("p", {}, `Nothing is evicted: ${bytes(resident)} are resident, ${bytes(Math.max(0, budget - resident))} stay free.`)];
-  const short = preview.short_bytes ? [el("p", { class: "refused" }, `${bytes(preview.short_bytes)} cannot be freed by dropping planes: the change would be refused or wait.`)] : [];
-  const text = `Would free ${bytes(preview.freed_bytes)}: ${bytes(preview.cached_bytes)} cached, ${bytes(preview.evicted_bytes)} of planes from ${count(preview.slots.length)} layers.`;
-  return [...title, el("p", {}, text), ...short, ...slotList(preview.slots)];
+  if (!preview.freed_bytes)
+    return [
+      ...title,
+      el(
+        "p",
+        {},
+        `Nothing is evicted: ${bytes(resident)} are resident, ${bytes(Math.max(0, budget - resident))} stay free.`,
+      ),
+    ];
+  const [freed, cached, evicted] = [preview.freed_bytes, preview.cached_bytes, preview.evicted_bytes].map(bytes);
+  const layers = `${count(preview.slots.length)} layers`;
+  const text = `Would free ${freed}: ${cached} cached, ${evicted} of planes from ${layers}.`;
+  return [...title, el("p", {}, text), ...warning(preview.short_bytes), ...slotList(preview.slots)];
+}
+
+function warning(shortBytes) {
+  if (!shortBytes) return [];
+  const text = `${bytes(shortBytes)} cannot be freed by dropping planes: the change would be refused or wait.`;
+  return [el("p", { class: "refused" }, text)];
 }
 
 function slotList(slots) {
   if (!slots.length) return [];
-  const rows = slots.slice(0, SHOWN_SLOTS).map((slot) => el("li", {}, el("span", {}, slot.name || `slot ${slot.slot}`), el("b", {}, `${bits(slot.bits)} → ${bits(slot.bits_after)} bits`)));
-  const more = slots.length > SHOWN_SLOTS ? [el("li", { class: "hint" }, `and ${slots.length - SHOWN_SLOTS} more layers`)] : [];
+  const rows = slots
+    .slice(0, SHOWN_SLOTS)
+    .map((slot) =>
+      el(
+        "li",
+        {},
+        el("span", {}, slot.name || `slot ${slot.slot}`),
+        el("b", {}, `${bits(slot.bits)} → ${bits(slot.bits_after)} bits`),
+      ),
+    );
+  const more =
+    slots.length > SHOWN_SLOTS ? [el("li", { class: "hint" }, `and ${slots.length - SHOWN_SLOTS} more layers`)] : [];
   return [el("ul", {}, ...rows, ...more)];
 }

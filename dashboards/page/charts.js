@@ -23,7 +23,11 @@ export function layersOf(history) {
   const named = planes.length ? planes : [[0, "plane_bytes"]];
   return [
     { field: "tensor_bytes", label: "tensors", color: "--tensor" },
-    ...named.map(([position, field]) => ({ field, label: planeLabel(position, planes.length), color: `--plane-${Math.min(position, 8)}` })),
+    ...named.map(([position, field]) => ({
+      field,
+      label: planeLabel(position, planes.length),
+      color: `--plane-${Math.min(position, 8)}`,
+    })),
     { field: "cached_bytes", label: "cached", color: "--cached" },
     { field: "outside_bytes", label: "outside DAF", color: "--outside" },
   ];
@@ -49,7 +53,8 @@ class TimeChart {
   }
 
   resize() {
-    if (this.plot && (this.plot.width !== this.size.width || this.plot.height !== this.size.height)) this.plot.setSize(this.size);
+    if (this.plot && (this.plot.width !== this.size.width || this.plot.height !== this.size.height))
+      this.plot.setSize(this.size);
   }
 
   /** Make the plot anew: its series or the theme changed. */
@@ -63,10 +68,19 @@ class TimeChart {
   common() {
     return {
       legend: { show: false },
-      cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false, dist: 6 }, points: { show: false }, y: false },
+      cursor: {
+        sync: { key: SYNC, setSeries: false },
+        drag: { x: true, y: false, dist: 6 },
+        points: { show: false },
+        y: false,
+      },
       padding: [20, 2.2 * labelFont().pixels, 0, 0],
       hooks: {
-        setSelect: [(plot) => { if (plot.select.width > 0) this.isZoomed = true; }],
+        setSelect: [
+          (plot) => {
+            if (plot.select.width > 0) this.isZoomed = true;
+          },
+        ],
         setCursor: [(plot) => this.onHover(plot.cursor.idx ?? null)],
         draw: [(plot) => this.draw(plot)],
       },
@@ -75,10 +89,27 @@ class TimeChart {
 
   axes(format, steps) {
     const { font, pixels } = labelFont();
-    const common = { stroke: themed("--soft"), font, ticks: { show: false }, grid: { stroke: themed("--line"), width: 1 } };
+    const common = {
+      stroke: themed("--soft"),
+      font,
+      ticks: { show: false },
+      grid: { stroke: themed("--line"), width: 1 },
+    };
     return [
-      { ...common, grid: { show: false }, size: 2.2 * pixels, space: 7 * pixels, values: (_plot, splits, _i, _space, incr) => splits.map((t) => (incr >= 60 ? clock(t).slice(0, 5) : clock(t))) },
-      { ...common, size: 6 * pixels, space: 2.6 * pixels, ...(steps ? { incrs: steps } : {}), values: (_plot, splits) => splits.map(format) },
+      {
+        ...common,
+        grid: { show: false },
+        size: 2.2 * pixels,
+        space: 7 * pixels,
+        values: (_plot, splits, _i, _space, incr) => splits.map((t) => (incr >= 60 ? clock(t).slice(0, 5) : clock(t))),
+      },
+      {
+        ...common,
+        size: 6 * pixels,
+        space: 2.6 * pixels,
+        ...(steps ? { incrs: steps } : {}),
+        values: (_plot, splits) => splits.map(format),
+      },
     ];
   }
 
@@ -104,9 +135,12 @@ class TimeChart {
     const { min, max } = this.plot.scales.x;
     const middle = (min + max) / 2;
     const actions = {
-      ArrowLeft: () => this.move(-1), ArrowRight: () => this.move(1),
-      "+": () => this.zoom((min + middle) / 2, (max + middle) / 2), "=": () => actions["+"](),
-      "-": () => this.zoom(2 * min - middle, 2 * max - middle), Escape: () => this.unzoom(),
+      ArrowLeft: () => this.move(-1),
+      ArrowRight: () => this.move(1),
+      "+": () => this.zoom((min + middle) / 2, (max + middle) / 2),
+      "=": () => actions["+"](),
+      "-": () => this.zoom(2 * min - middle, 2 * max - middle),
+      Escape: () => this.unzoom(),
     };
     if (!actions[event.key]) return;
     event.preventDefault();
@@ -157,7 +191,8 @@ export class MemoryChart extends TimeChart {
   /** What lies outside DAF starts hidden where it would make all the rest a thin line; the legend brings it back. */
   hideWhatDwarfs(history) {
     const highest = (field) => history.values(field).reduce((a, b) => Math.max(a, b), 0);
-    if (highest("outside_bytes") > 2 * Math.max(highest("resident_bytes"), highest("budget_bytes"))) this.hidden.add("outside_bytes");
+    if (highest("outside_bytes") > 2 * Math.max(highest("resident_bytes"), highest("budget_bytes")))
+      this.hidden.add("outside_bytes");
   }
 
   /** Rebuild with the colours of the theme in force. */
@@ -177,9 +212,20 @@ export class MemoryChart extends TimeChart {
   }
 
   options() {
-    const layers = this.layers.map((layer) => ({ fill: themed(layer.color), stroke: themed("--panel"), width: 0.5, points: { show: false } }));
+    const layers = this.layers.map((layer) => ({
+      fill: themed(layer.color),
+      stroke: themed("--panel"),
+      width: 0.5,
+      points: { show: false },
+    }));
     const stepped = uPlot.paths.stepped({ align: 1 });
-    const lines = LINES.map(({ color, dash, width }) => ({ stroke: themed(color), width, dash, points: { show: false }, paths: width > 1.5 ? stepped : undefined }));
+    const lines = LINES.map(({ color, dash, width }) => ({
+      stroke: themed(color),
+      width,
+      dash,
+      points: { show: false },
+      paths: width > 1.5 ? stepped : undefined,
+    }));
     return {
       series: [{}, ...layers, ...lines],
       bands: layers.slice(1).map((_, i) => ({ series: [i + 2, i + 1] })),
@@ -198,7 +244,10 @@ export class MemoryChart extends TimeChart {
   }
 
   buildLegend() {
-    const rows = [...LINES, ...this.known.map((layer) => ({ ...layer, read: (history) => history.values(layer.field) }))];
+    const rows = [
+      ...LINES,
+      ...this.known.map((layer) => ({ ...layer, read: (history) => history.values(layer.field) })),
+    ];
     this.readings = rows.map((row) => ({ ...row, node: el("b") }));
     this.time = el("li", { class: "time" });
     const items = this.readings.map((row) => el("li", {}, row.field ? this.toggle(row) : label(row)));

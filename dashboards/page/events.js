@@ -4,7 +4,12 @@ import { bytes, clock, count, el, say } from "./format.js";
 
 const MAX_LINES = 200;
 const MERGE_SECONDS = 2;
-const REASONS = { tensor: "for a tensor", stash: "for an activation", budget: "for a smaller budget", hand: "on request" };
+const REASONS = {
+  tensor: "for a tensor",
+  stash: "for an activation",
+  budget: "for a smaller budget",
+  hand: "on request",
+};
 
 export class EventList {
   constructor(list) {
@@ -40,13 +45,25 @@ function kindOf(type, event) {
 }
 
 function line(kind, event, merged) {
-  return el("li", { "data-kind": kind }, el("time", {}, clock(event.time)), el("b", {}, kind), el("span", {}, textOf(kind, event, merged)));
+  return el(
+    "li",
+    { "data-kind": kind },
+    el("time", {}, clock(event.time)),
+    el("b", {}, kind),
+    el("span", {}, textOf(kind, event, merged)),
+  );
 }
 
 function textOf(kind, event, merged) {
-  if (kind === "evict") return `${count(merged.count)} plane${merged.count > 1 ? "s" : ""}, ${bytes(merged.bytes)} freed ${REASONS[event.text] ?? event.text}`;
-  if (kind === "budget") return `${bytes(event.before_bytes)} → ${bytes(event.budget_bytes)}: ${event.state}${event.reason ? `, ${event.reason}` : ""}`;
-  if (kind === "lost") return `${count(event.count)} events came too fast to be kept`;
   const size = merged.bytes ? bytes(merged.bytes) : "";
+  if (kind === "evict") {
+    const planes = `${count(merged.count)} plane${merged.count > 1 ? "s" : ""}`;
+    return `${planes}, ${size} freed ${REASONS[event.text] ?? event.text}`;
+  }
+  if (kind === "budget") {
+    const change = `${bytes(event.before_bytes)} → ${bytes(event.budget_bytes)}: ${event.state}`;
+    return event.reason ? `${change}, ${event.reason}` : change;
+  }
+  if (kind === "lost") return `${count(event.count)} events came too fast to be kept`;
   return [size, event.reason, event.text, event.name].filter(Boolean).join(", ");
 }

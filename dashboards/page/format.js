@@ -5,8 +5,12 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 /** Three digits and a binary unit: 412 MiB, 1.50 GiB. */
 export function bytes(value) {
   if (!Number.isFinite(value)) return "–";
-  let size = Math.abs(value), unit = 0;
-  while (size >= 999.5 && unit < UNITS.length - 1) { size /= 1024; unit += 1; }
+  let size = Math.abs(value),
+    unit = 0;
+  while (size >= 999.5 && unit < UNITS.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
   return `${value < 0 ? "−" : ""}${digits(size, unit)} ${UNITS[unit]}`;
 }
 
@@ -60,7 +64,9 @@ export function percent(value) {
 /** Few significant digits for figures of no known scale, such as importance. */
 export function plain(value) {
   if (!Number.isFinite(value)) return "–";
-  return value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5) ? value.toExponential(1) : String(+value.toPrecision(3));
+  return value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5)
+    ? value.toExponential(1)
+    : String(+value.toPrecision(3));
 }
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });

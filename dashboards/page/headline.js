@@ -1,12 +1,17 @@
-// The line that reads from across the room: what the run is doing, how full its budget is, what DAF saves, how fast it goes.
+// The line that reads from across the room: what the run does, how full its budget is, what DAF saves, how fast.
 
 import { age, bits, byId, bytes, count, say, seconds, times } from "./format.js";
 import { Progress } from "./history.js";
 
 const RATIO_SECONDS = 60;
 const WORDS = {
-  starting: "Starting", training: "Training", stalled: "Stalled", finished: "Finished", crashed: "Crashed",
-  unreadable: "Unreadable", waiting: "Nothing runs",
+  starting: "Starting",
+  training: "Training",
+  stalled: "Stalled",
+  finished: "Finished",
+  crashed: "Crashed",
+  unreadable: "Unreadable",
+  waiting: "Nothing runs",
 };
 
 export class Headline {
@@ -20,14 +25,16 @@ export class Headline {
     this.times = 0;
   }
 
-  /** Show one process. `figures` is what /v1/stats says of it, or null while it is not known; `history` what came before. */
+  /** Show one process. `figures` is what /v1/stats says of it, null while not known; `history` what came before. */
   show(process, figures, history) {
     const state = this.stateOf(process, figures);
     document.body.dataset.state = state;
     say(byId("state"), WORDS[state] ?? state);
     say(byId("run-name"), process ? describe(process) : "");
     if (figures) this.showFigures(figures, history);
-    document.title = figures ? `${WORDS[state]} · ${bytes(figures.values.resident_bytes)} · ${process.name || "DAF"}` : "DAF";
+    document.title = figures
+      ? `${WORDS[state]} · ${bytes(figures.values.resident_bytes)} · ${process.name || "DAF"}`
+      : "DAF";
   }
 
   stateOf(process, figures) {
@@ -52,7 +59,8 @@ export class Headline {
 
   /** The mean width of what is kept, weighted by elements: known from the slots, not from the figures. */
   showBits(slots) {
-    let total = 0, weight = 0;
+    let total = 0,
+      weight = 0;
     for (const slot of slots) {
       total += slot.bits * slot.raw_bytes;
       weight += slot.raw_bytes;

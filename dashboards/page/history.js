@@ -1,7 +1,13 @@
 // The figures of one process over time, as columns: what the charts draw, and what the headline concludes from.
 
 const MAX_POINTS = 1200;
-export const RANGES = [["5 min", 300], ["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400]];
+export const RANGES = [
+  ["5 min", 300],
+  ["15 min", 900],
+  ["1 h", 3600],
+  ["6 h", 21600],
+  ["24 h", 86400],
+];
 export const POINTS = 720; // asked for at once: about two per pixel column on a phone, one on a desktop
 
 /** Columns of one length, oldest first. Bounded: when they outgrow MAX_POINTS every other older point goes. */
@@ -71,7 +77,10 @@ export class History {
 
   /** The bit positions that the process publishes bytes for, most significant first: [[position, name], ...]. */
   planes() {
-    const found = [...this.series.keys()].map((name) => [Number(/^plane\D*_(\d+)(_bytes)?$/.exec(name)?.[1] ?? -1), name]);
+    const found = [...this.series.keys()].map((name) => [
+      Number(/^plane\D*_(\d+)(_bytes)?$/.exec(name)?.[1] ?? -1),
+      name,
+    ]);
     return found.filter(([position]) => position >= 0).sort((a, b) => a[0] - b[0]);
   }
 

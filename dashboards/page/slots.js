@@ -36,7 +36,13 @@ export class SlotTable {
     this.above = el("tr", { "aria-hidden": "true", class: "space" }, el("td", { colspan: COLUMNS.length }));
     this.below = el("tr", { "aria-hidden": "true", class: "space" }, el("td", { colspan: COLUMNS.length }));
     const head = el("thead", {}, el("tr", { "aria-rowindex": 1 }, ...this.headers));
-    this.table = el("table", {}, el("caption", { class: "unseen" }, "Layers whose activations DAF keeps"), head, this.body);
+    this.table = el(
+      "table",
+      {},
+      el("caption", { class: "unseen" }, "Layers whose activations DAF keeps"),
+      head,
+      this.body,
+    );
     this.box.replaceChildren(this.table);
     this.pool = [];
   }
@@ -48,7 +54,10 @@ export class SlotTable {
   }
 
   update(slots) {
-    this.rows = slots.map((slot) => ({ ...slot, ratio: slot.stored_bytes > 0 ? slot.raw_bytes / slot.stored_bytes : 0 }));
+    this.rows = slots.map((slot) => ({
+      ...slot,
+      ratio: slot.stored_bytes > 0 ? slot.raw_bytes / slot.stored_bytes : 0,
+    }));
     this.arrange();
   }
 
@@ -68,7 +77,8 @@ export class SlotTable {
     const { key, direction } = this.sort;
     const words = this.query.split(/\s+/).filter(Boolean);
     const matches = (row) => words.every((word) => `${row.name} ${row.op} ${row.codec}`.toLowerCase().includes(word));
-    const order = (a, b) => direction * (typeof a[key] === "string" ? compareText(a[key], b[key]) : a[key] - b[key]) || a.slot_id - b.slot_id;
+    const order = (a, b) =>
+      direction * (typeof a[key] === "string" ? compareText(a[key], b[key]) : a[key] - b[key]) || a.slot_id - b.slot_id;
     this.shown = (words.length ? this.rows.filter(matches) : [...this.rows]).sort(order);
     this.headers.forEach((header, i) => {
       const isSorted = COLUMNS[i].key === key;
@@ -88,13 +98,17 @@ export class SlotTable {
   /** Fill a fixed set of row elements with the rows in view; the space rows keep the scroll bar true. */
   draw() {
     const visible = Math.ceil(this.box.clientHeight / ROW_PIXELS) + 2 * SPARE_ROWS;
-    const first = Math.max(0, Math.min(this.shown.length - visible, Math.floor(this.box.scrollTop / ROW_PIXELS) - SPARE_ROWS));
+    const first = Math.max(
+      0,
+      Math.min(this.shown.length - visible, Math.floor(this.box.scrollTop / ROW_PIXELS) - SPARE_ROWS),
+    );
     const rows = this.shown.slice(first, first + visible);
     while (this.pool.length < rows.length) this.pool.push(rowElement());
     this.above.firstChild.style.height = `${first * ROW_PIXELS}px`;
     this.below.firstChild.style.height = `${(this.shown.length - first - rows.length) * ROW_PIXELS}px`;
     rows.forEach((row, i) => fill(this.pool[i], row, first + i));
-    if (this.numDrawn !== rows.length) this.body.replaceChildren(this.above, ...this.pool.slice(0, rows.length), this.below);
+    if (this.numDrawn !== rows.length)
+      this.body.replaceChildren(this.above, ...this.pool.slice(0, rows.length), this.below);
     this.numDrawn = rows.length;
   }
 }
@@ -106,7 +120,12 @@ function compareText(a, b) {
 }
 
 function rowElement() {
-  const cells = COLUMNS.map((column) => el(column.key === "name" ? "th" : "td", { class: column.isText ? "text" : null, scope: column.key === "name" ? "row" : null }));
+  const cells = COLUMNS.map((column) =>
+    el(column.key === "name" ? "th" : "td", {
+      class: column.isText ? "text" : null,
+      scope: column.key === "name" ? "row" : null,
+    }),
+  );
   cells[0].append(el("bdi"));
   return el("tr", {}, ...cells);
 }

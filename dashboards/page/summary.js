@@ -37,6 +37,8 @@ export function showTables(tables) {
 
 function tableElement({ title, columns, rows }) {
   const head = el("tr", {}, ...columns.map((text) => el("th", { scope: "col" }, text)));
-  const body = rows.map(([label, ...cells]) => el("tr", {}, el("th", { scope: "row", class: "text" }, label), ...cells.map((text) => el("td", {}, text))));
+  const body = rows.map(([label, ...cells]) =>
+    el("tr", {}, el("th", { scope: "row", class: "text" }, label), ...cells.map((text) => el("td", {}, text))),
+  );
   return el("table", {}, el("caption", {}, title), el("thead", {}, head), el("tbody", {}, ...body));
 }

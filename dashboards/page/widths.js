@@ -30,7 +30,7 @@ export class WidthMap extends Canvas {
 
   /** Take over an answer of /v1/widths. */
   load(answer) {
-    const first = firstColumn(answer.bits);
+    const first = answer.slots.length ? firstColumn(answer.bits) : answer.times.length;
     this.times = answer.times.slice(first);
     this.slots = [...answer.slots];
     this.bits = answer.bits.map((row) => row.slice(first));
@@ -79,7 +79,10 @@ export class WidthMap extends Canvas {
   colors() {
     this.palette ??= {
       bits: Array.from({ length: MAX_BITS + 1 }, (_, i) => themed(`--bits-${i}`)),
-      panel: themed("--panel"), soft: themed("--soft"), ink: themed("--ink"), ...labelFont(),
+      panel: themed("--panel"),
+      soft: themed("--soft"),
+      ink: themed("--ink"),
+      ...labelFont(),
     };
     return this.palette;
   }
@@ -104,7 +107,8 @@ export class WidthMap extends Canvas {
     const nothing = pixel(colors.panel);
     const data = new Uint32Array(w * h);
     this.bits.forEach((row, y) => {
-      for (let x = 0; x < w; x += 1) data[y * w + x] = row[x] == null ? nothing : words[Math.min(MAX_BITS, Math.round(row[x]))];
+      for (let x = 0; x < w; x += 1)
+        data[y * w + x] = row[x] == null ? nothing : words[Math.min(MAX_BITS, Math.round(row[x]))];
     });
     const canvas = new OffscreenCanvas(w, h);
     canvas.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(data.buffer), w, h), 0, 0);
@@ -117,7 +121,11 @@ export class WidthMap extends Canvas {
     const rowPixels = tall / this.slots.length;
     const stride = Math.max(1, Math.ceil((1.35 * colors.pixels) / rowPixels));
     for (let row = 0; left && row < this.slots.length; row += stride) {
-      context.fillText(shorten(context, this.nameOf(row), left - 10), 0, Math.max(0.6 * colors.pixels, (row + 0.5) * rowPixels));
+      context.fillText(
+        shorten(context, this.nameOf(row), left - 10),
+        0,
+        Math.max(0.6 * colors.pixels, (row + 0.5) * rowPixels),
+      );
     }
     context.textBaseline = "bottom";
     context.fillText(clock(this.times[0]), left, height);
@@ -146,7 +154,10 @@ export class WidthMap extends Canvas {
 
   point(x, y) {
     if (!this.area || !this.times.length) return;
-    this.moveTo(Math.floor(((x - this.area.left) / this.area.width) * this.times.length), Math.floor((y / this.area.height) * this.slots.length));
+    this.moveTo(
+      Math.floor(((x - this.area.left) / this.area.width) * this.times.length),
+      Math.floor((y / this.area.height) * this.slots.length),
+    );
   }
 
   key(event) {
@@ -161,7 +172,8 @@ export class WidthMap extends Canvas {
   moveTo(column, row) {
     this.cursor = { column: clamp(column, this.times.length - 1), row: clamp(row, this.slots.length - 1) };
     const width = this.bits[this.cursor.row][this.cursor.column];
-    say(this.status, `${this.nameOf(this.cursor.row)} at ${clock(this.times[this.cursor.column])}: ${width == null ? "not there" : `${bits(width)} bits`}`);
+    const kept = width == null ? "not there" : `${bits(width)} bits`;
+    say(this.status, `${this.nameOf(this.cursor.row)} at ${clock(this.times[this.cursor.column])}: ${kept}`);
     this.redraw();
   }
 
@@ -186,6 +198,7 @@ function clamp(value, most) {
 function shorten(context, text, width) {
   if (context.measureText(text).width <= width) return text;
   let cut = text;
-  while (cut.length > 4 && context.measureText(`…${cut}`).width > width) cut = cut.slice(Math.max(1, cut.length >> 4));
+  const isTooWide = () => context.measureText(`…${cut}`).width > width;
+  while (cut.length > 4 && isTooWide()) cut = cut.slice(Math.max(1, cut.length >> 4));
   return `…${cut}`;
 }
