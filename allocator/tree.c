@@ -147,26 +147,28 @@ uint32_t dafi_tree_last(const dafi_tree_t *tree) {
     return id;
 }
 
-uint32_t dafi_tree_next(const dafi_tree_t *tree, uint32_t id) {
-    if (N(id).right) {
-        id = N(id).right;
-        while (N(id).left) id = N(id).left;
-        return id;
+/* The neighbour in order: the nearest on that side below `id`, else the first ancestor that `id` is on the other side
+ * of. */
+static uint32_t neighbour(const dafi_tree_t *tree, uint32_t id, bool after) {
+    uint32_t below = after ? N(id).right : N(id).left;
+    if (below) {
+        for (uint32_t deeper = below; deeper; deeper = after ? N(deeper).left : N(deeper).right) below = deeper;
+        return below;
     }
     uint32_t parent = N(id).parent;
-    while (parent && N(parent).right == id) id = parent, parent = N(id).parent;
+    while (parent && (after ? N(parent).right : N(parent).left) == id) {
+        id = parent;
+        parent = N(id).parent;
+    }
     return parent;
 }
 
+uint32_t dafi_tree_next(const dafi_tree_t *tree, uint32_t id) {
+    return neighbour(tree, id, true);
+}
+
 uint32_t dafi_tree_prev(const dafi_tree_t *tree, uint32_t id) {
-    if (N(id).left) {
-        id = N(id).left;
-        while (N(id).right) id = N(id).right;
-        return id;
-    }
-    uint32_t parent = N(id).parent;
-    while (parent && N(parent).left == id) id = parent, parent = N(id).parent;
-    return parent;
+    return neighbour(tree, id, false);
 }
 
 /* The black height below `id`, or -1. Recursion is as deep as the tree: at most 64. */

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedList
 
 GRANULE_BYTES = 4096
 SMALL_MAX_BYTES = 8192
@@ -117,7 +117,7 @@ class Twin:
         self.clean.add(0, span_bytes)
         self.live: dict[int, int] = {}  # offset of a large block -> bytes
         self.small: dict[int, Slab] = {}  # offset of a small block -> its slab
-        self.slabs: SortedDict = SortedDict()  # offset -> slab
+        self.slabs: dict[int, Slab] = {}  # by offset
         self.partial: list[list[Slab]] = [[] for _ in CLASS_BYTES]  # the last is used first
         self.num_dirty_pages = 0
         self.stashes: set[TwinStash] = set()
@@ -126,7 +126,7 @@ class Twin:
         self.num_evictions = 0
         self.step_held_bytes = 0
         self.last_step_held_bytes = 0
-        self.tensor_bytes = self.num_used_pages = self.droppable_pages = 0
+        self.tensor_bytes = self.small_bytes = self.num_used_pages = self.droppable_pages = 0
         self.num_steps = self.grown_bytes = 0
         self.last_look = self.unused_steps = 0
         self.patience_steps = LOOK_STEPS
@@ -150,9 +150,7 @@ class Twin:
 
     @property
     def slack_bytes(self) -> int:
-        small = sum(len(slab.free) * CLASS_BYTES[slab.class_id] for slab in self.slabs.values())
-        tails = sum(SLAB_BYTES % CLASS_BYTES[slab.class_id] for slab in self.slabs.values())
-        return small + tails
+        return len(self.slabs) * SLAB_BYTES - self.small_bytes
 
     @property
     def idle_bytes(self) -> int:
@@ -294,7 +292,8 @@ class Twin:
         offset = slab.offset + block * CLASS_BYTES[class_id]
         self.small[offset] = slab
         self.tensor_bytes += CLASS_BYTES[class_id]
-        return offset
+        self.small_bytes += CLASS_BYTES[class_id]
+        return int(offset)
 
     def _small_free(self, offset: int) -> None:
         slab = self.small.pop(offset)
@@ -304,6 +303,7 @@ class Twin:
             self.partial[slab.class_id].append(slab)
         slab.free.add((offset - slab.offset) // size)
         self.tensor_bytes -= size
+        self.small_bytes -= size
         if slab.is_idle and had_idle:
             self._dissolve(slab)
 
@@ -313,7 +313,7 @@ class Twin:
         self.dirty.add(slab.offset, SLAB_BYTES)
 
     def _small_trim(self) -> None:
-        for slab in [slab for slab in self.slabs.values() if slab.is_idle]:
+        for slab in sorted((slab for slab in self.slabs.values() if slab.is_idle), key=lambda slab: slab.class_id):
             self._dissolve(slab)
 
     # ---- stashes ----
