@@ -14,7 +14,7 @@ import os
 import pathlib
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ _SECTION = struct.Struct("=IIII")
 _REAL, _WHOLE = struct.Struct("=d"), struct.Struct("=Q")
 _FIELD = struct.Struct("=48s16s112sIIII")
 _EVENT = struct.Struct("=QQIIQd88s")
+_EVENT_HEAD = struct.Struct("=QxxxxxxxxI")
 _MAP = struct.Struct("=QQQQQ")
 _REQUEST = struct.Struct("=QIIQ40x")
 _OUTCOME = struct.Struct("=QQQQ160s")
@@ -372,21 +373,34 @@ class StatsPage:
         """Return the id of the newest event; 0: none yet."""
         return int(self._header()[10])
 
-    def events(self, since_id: int = 0) -> tuple[list[Event], int]:
-        """Return the events after `since_id` that the ring still has, oldest first, and how many it has lost."""
-        section, last = self._sections["events"], self.last_event_id()
-        first = max(since_id + 1, last - section.count + 1)
-        found = []
-        block = self._read(section.offset, section.stride * section.count) if first <= last else b""
-        again = self._read(section.offset, section.stride * section.count) if first <= last else b""
-        for event_id in range(first, last + 1):
-            at = (event_id - 1) % section.count * section.stride
-            got, wall_ns, kind, slot_id, num_bytes, value, text = _EVENT.unpack_from(block, at)
-            if got != event_id or _WHOLE.unpack_from(again, at)[0] != event_id:
+    def events(self, since_id: int = 0, skip: Collection[str] = ()) -> tuple[list[Event], int]:
+        """Return the events after `since_id` that the ring still has, oldest first, and how many it has lost.
+
+        Kinds in `skip` are passed over without being decoded: blocks come and go thousands of times a second.
+        """
+        last = self.last_event_id()
+        first = max(since_id + 1, last - self._sections["events"].count + 1)
+        skipped = {i for i, name in enumerate(self._kinds) if name in skip}
+        records, ids, found, num_torn = self._ring(first, last), self._ring(first, last), [], 0
+        stride = self._sections["events"].stride
+        for event_id, at in zip(range(first, last + 1), range(0, len(records), stride), strict=False):
+            if _EVENT_HEAD.unpack_from(records, at)[1] in skipped:
+                continue
+            got, wall_ns, kind, slot_id, num_bytes, value, text = _EVENT.unpack_from(records, at)
+            if got != event_id or _WHOLE.unpack_from(ids, at)[0] != event_id:
+                num_torn += 1
                 continue
             name = self._kinds[kind] if kind < len(self._kinds) else str(kind)
             found.append(Event(event_id, wall_ns / 1e9, name, slot_id, num_bytes, value, _text(text)))
-        return found, max(0, last - since_id - len(found))
+        return found, max(0, first - since_id - 1) + num_torn
+
+    def _ring(self, first: int, last: int) -> bytes:
+        """Copy the records of the events `first` to `last`, which lie in one stretch of the ring or in two."""
+        section, num = self._sections["events"], max(0, last - first + 1)
+        start = (first - 1) % section.count
+        before_end = min(num, section.count - start)
+        head = self._read(section.offset + start * section.stride, before_end * section.stride)
+        return head + self._read(section.offset, (num - before_end) * section.stride)
 
     def map(self) -> list[Cell]:
         """Return what the arena's addresses hold, tensor zone first, lowest address first."""

@@ -45,6 +45,8 @@ class Member:
     error: str = ""
     last: Reading | None = None
     last_event_id: int = 0
+    num_lost_events: int = 0  # gone from the ring before we read them, and not told yet
+    told_lost_at: float = 0.0
     pending_generation: int = 0  # of the last command that was sent; 0 for none
     history: History | None = None
     widths: Widths = field(default_factory=Widths)

@@ -15,7 +15,10 @@ from daf.server.runtime import clean
 from daf.server.settings import Settings
 
 log = logging.getLogger("daf.server")
-MAX_EVENTS_PER_TICK = 1000
+MAX_EVENTS_PER_TICK = 200
+LOST_SECONDS = 60.0
+# What happens thousands of times a second is in the figures; as events it would drive everything else out of the ring.
+EVERYDAY_KINDS = frozenset({"alloc", "free", "stash", "release", "step"})
 CLEAN_TICKS = 300
 # A training step has hundreds of these: they would push what is worth reading out of the ring within seconds, and the
 # figures tell them better.
@@ -66,17 +69,20 @@ class Sampler:
     def pass_events_on(self, member: Member) -> None:
         """Move what is new in the member's event ring to the hub."""
         try:
-            events, lost = member.page.events(member.last_event_id)
+            last = member.page.last_event_id()
+            events, lost = member.page.events(member.last_event_id, skip=EVERYDAY_KINDS)
         except Exception as error:
             member.error = f"{type(error).__name__}: {error}"[:300]
             return
-        if lost:
-            self._hub.publish("lost", {"process": member.id, "count": int(lost), "time": self._fleet.clock()})
-        notable = [event for event in events if event.kind not in EVERYDAY]
-        for event in notable[-MAX_EVENTS_PER_TICK:]:
+        member.last_event_id = max([last, *(event.id for event in events)])
+        member.num_lost_events += lost
+        if member.num_lost_events and self._fleet.clock() > member.told_lost_at + LOST_SECONDS:
+            self._hub.publish(
+                "lost", {"process": member.id, "count": member.num_lost_events, "time": self._fleet.clock()}
+            )
+            member.told_lost_at, member.num_lost_events = self._fleet.clock(), 0
+        for event in events[-MAX_EVENTS_PER_TICK:]:
             self._hub.publish("arena", {"process": member.id, **event_data(event)})
-        if events:
-            member.last_event_id = events[-1].id
 
     def announce(self, member: Member, what: str) -> None:
         """Tell the log and the clients that a process came, ended or was forgotten."""

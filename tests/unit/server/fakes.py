@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,7 @@ class FakePage:
         self.commands: list[tuple[str, int]] = []
         self.answers = True
         self.num_snapshots = 0
+        self.num_lost = 0
         self.broken: Exception | None = None
 
     @property
@@ -129,8 +130,11 @@ class FakePage:
             raise self.broken
         return FakeSnapshot(dict(self.values), list(self.slots))
 
-    def events(self, since_id: int) -> tuple[list[FakeEvent], int]:
-        return [event for event in self.all_events if event.id > since_id], 0
+    def last_event_id(self) -> int:
+        return self.all_events[-1].id if self.all_events else 0
+
+    def events(self, since_id: int, skip: Collection[str] = ()) -> tuple[list[FakeEvent], int]:
+        return [event for event in self.all_events if event.id > since_id and event.kind not in skip], self.num_lost
 
     def map(self) -> list[FakeCell]:
         gap = FakeCell("tensor", live=0.0, cached=0.0, decommitted=1.0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.server.fakes import RIGHT, FakePages, Running
+from tests.unit.server.fakes import RIGHT, FakeEvent, FakePages, Running
 
 
 def test_health_is_told_without_any_process(running: Running) -> None:
@@ -178,3 +178,16 @@ def test_the_page_and_its_files_are_served(running: Running) -> None:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert running.get("/page/nothing.js").status_code == 404
     assert running.get("/page/..%2f__init__.py").status_code == 404
+
+
+def test_everyday_events_stay_out_of_the_stream_and_losses_are_told_now_and_then(
+    running: Running, pages: FakePages
+) -> None:
+    page = pages.add()
+    page.all_events = [FakeEvent(1, kind="alloc"), FakeEvent(2, kind="resize"), FakeEvent(3, kind="free")]
+    page.num_lost = 5
+    for _ in range(3):
+        running.tick()
+    found = running.get("/v1/events").json()["events"]
+    assert [event.get("kind") or event["type"] for event in found] == ["process", "lost", "resize"]
+    assert found[1]["count"] == 5
