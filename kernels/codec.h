@@ -26,6 +26,7 @@ typedef struct dafi_group_job {
 } dafi_group_job_t;
 
 typedef struct dafi_group_codec {
+    int kernel;                              /* its fast path (span.h), DAFI_NO_KERNEL: none */
     bool has_support;                        /* stream 0 has a plane of its own */
     uint32_t (*head_bytes)(uint32_t stream); /* of one group: 0 or a power of two up to 8 */
     void (*encode)(const dafi_group_job_t *job, const float *x, dafi_group_t *out);

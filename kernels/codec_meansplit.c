@@ -8,64 +8,58 @@
  *         lower = mean - d * upper_count / count,  upper = lower + d
  * A dropped plane takes its own headers along, and what is left is the best tree of that depth.
  */
-#include "codec.h"
+#include "span.h"
 #include "meansplit.h"
 
 static uint32_t head_bytes(uint32_t stream) {
     return stream <= 1 ? 2 : 1u << (stream - 1);
 }
 
-/* Sum of the elements whose node is `node`: partial sums by position, then halves onto halves. Every path adds in
- * this order. */
-static float node_sum(const float *x, const uint8_t *nodes, uint32_t node, uint32_t num, uint32_t lanes,
-                      uint32_t *count) {
+/* Sum of the marked elements: partial sums by position, then halves onto halves. Every path adds in this order. */
+static float ordered_sum(const float *x, const bool *is_in, uint32_t num, uint32_t lanes) {
     float partial[64] = {0};
-    *count = 0;
-    for (uint32_t j = 0; j < num; j++) {
-        if (nodes[j] != node) continue;
-        partial[j % lanes] += x[j];
-        ++*count;
-    }
+    for (uint32_t j = 0; j < num; j++)
+        if (is_in[j]) partial[j % lanes] += x[j];
     for (uint32_t half = lanes / 2; half; half /= 2)
         for (uint32_t i = 0; i < half; i++) partial[i] += partial[i + half];
     return partial[0];
 }
 
-/* The nodes of one level: sums, counts and means. */
-typedef struct level {
-    float mean[16];
-    uint32_t count[16];
-} level_t;
+#define OUTSIDE 0xff /* the node of elements that are zero by the support plane */
 
-static void measure_level(const dafi_group_job_t *job, const float *x, const uint8_t *nodes, uint32_t num,
-                          uint32_t num_nodes, level_t *level) {
-    for (uint32_t node = 0; node < num_nodes; node++) {
-        float sum = node_sum(x, nodes, node, num, job->lanes, &level->count[node]);
-        level->mean[node] = sum / (float)(level->count[node] ? level->count[node] : 1);
+/* Cuts every element's node at the node's mean: writes plane s, moves the elements to their child nodes. */
+static void cut_level(uint32_t s, const float *x, const dafi_nodes_t *parents, uint8_t *nodes, dafi_group_t *out) {
+    for (uint32_t j = 0; j < out->num; j++) {
+        if (nodes[j] == OUTSIDE) continue;
+        bool is_upper = x[j] > dafi_node_mean(parents, nodes[j]);
+        if (is_upper) dafi_set_bit(out->plane[s], j);
+        nodes[j] = (uint8_t)(2 * nodes[j] + is_upper);
     }
 }
 
-#define OUTSIDE 0xff /* the node of elements that are zero by the support plane */
+/* Sum and count of the elements in `node`. */
+static float measure(const dafi_group_job_t *job, const float *x, const uint8_t *nodes, uint32_t node, uint32_t num,
+                     uint32_t *count) {
+    bool is_in[DAF_GROUP] = {false};
+    *count = 0;
+    for (uint32_t j = 0; j < num; j++) *count += is_in[j] = nodes[j] == node;
+    return ordered_sum(x, is_in, num, job->lanes);
+}
 
 static void encode_tree(const dafi_group_job_t *job, const float *x, uint8_t *nodes, dafi_group_t *out) {
-    level_t level;
+    dafi_nodes_t parents, children;
     float root = 0.0f;
-    measure_level(job, x, nodes, out->num, 1, &level);
-    dafi_put16(out->head[0], dafi_to_bf16(level.mean[0]));
+    parents.sum[0] = measure(job, x, nodes, 0, out->num, &parents.count[0]);
+    dafi_put16(out->head[0], dafi_to_bf16(dafi_node_mean(&parents, 0)));
     for (uint32_t s = 1; s <= job->bits; s++) {
-        uint32_t num_parents = 1u << (s - 1);
-        for (uint32_t j = 0; j < out->num; j++) {
-            if (nodes[j] == OUTSIDE) continue;
-            bool is_upper = x[j] > level.mean[nodes[j]];
-            if (is_upper) dafi_set_bit(out->plane[s], j);
-            nodes[j] = (uint8_t)(2 * nodes[j] + is_upper);
+        cut_level(s, x, &parents, nodes, out);
+        for (uint32_t i = 0; i < 1u << (s - 1); i++) {
+            uint32_t num_upper;
+            float upper = measure(job, x, nodes, 2 * i + 1, out->num, &num_upper);
+            dafi_split_nodes(&parents, i, upper, num_upper, &children);
+            dafi_split_put(s, i, dafi_split_distance(&children, i), &root, out->head[s]);
         }
-        measure_level(job, x, nodes, out->num, 2 * num_parents, &level);
-        for (uint32_t i = 0; i < num_parents; i++) {
-            float d = dafi_split_distance(level.mean[2 * i], level.count[2 * i], level.mean[2 * i + 1],
-                                          level.count[2 * i + 1]);
-            dafi_split_put(s, i, d, &root, out->head[s]);
-        }
+        parents = children;
     }
 }
 
@@ -108,14 +102,7 @@ static void decode_tree(const dafi_group_job_t *job, const dafi_group_t *in, uin
             upper[nodes[j]] += is_upper;
             nodes[j] = (uint8_t)(2 * nodes[j] + is_upper);
         }
-        for (uint32_t i = 1u << (s - 1); i-- > 0;) {
-            float d = dafi_split_get(s, i, in->head[s], &root);
-            float lower = mean[i] - d * ((float)upper[i] / (float)(count[i] ? count[i] : 1));
-            mean[2 * i + 1] = lower + d;
-            mean[2 * i] = lower;
-            count[2 * i + 1] = upper[i];
-            count[2 * i] = count[i] - upper[i];
-        }
+        dafi_split_means(s, in->head[s], upper, count, mean, &root);
     }
 }
 
@@ -144,8 +131,8 @@ static void decode_support(const dafi_group_job_t *job, const dafi_group_t *in, 
     decode(job, in, x, true);
 }
 
-static const dafi_group_codec_t all = {false, head_bytes, encode_all, decode_all};
-static const dafi_group_codec_t support = {true, head_bytes, encode_support, decode_support};
+static const dafi_group_codec_t all = {DAFI_MEANSPLIT, false, head_bytes, encode_all, decode_all};
+static const dafi_group_codec_t support = {DAFI_SUPPORT, true, head_bytes, encode_support, decode_support};
 
 const dafi_codec_t dafi_codec_meansplit = {
     "meansplit", 1, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &all,

@@ -4,7 +4,7 @@
  * With k of the b planes dropped a code stands for 2^k codes, and decodes to their centre.
  * Error: nearest scale * 2^k / 2; stochastic scale at k = 0, else scale * (2^k + 1) / 2.
  */
-#include "codec.h"
+#include "span.h"
 #include "minmax.h"
 
 static uint32_t head_bytes(uint32_t stream) {
@@ -63,8 +63,8 @@ static void decode(const dafi_group_job_t *job, const dafi_group_t *in, float *x
     }
 }
 
-static const dafi_group_codec_t nearest = {false, head_bytes, encode_nearest, decode};
-static const dafi_group_codec_t stochastic = {false, head_bytes, encode_stochastic, decode};
+static const dafi_group_codec_t nearest = {DAFI_MINMAX, false, head_bytes, encode_nearest, decode};
+static const dafi_group_codec_t stochastic = {DAFI_MINMAX_SR, false, head_bytes, encode_stochastic, decode};
 
 const dafi_codec_t dafi_codec_minmax = {
     "minmax", 1, 8, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &nearest,

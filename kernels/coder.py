@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 
 from daf.kernels._native import ffi, lib
 
@@ -139,10 +140,16 @@ def isa() -> str:
     return bytes(ffi.string(lib.daf_isa())).decode()
 
 
+def available_isas() -> list[str]:
+    """Return the instruction sets that this processor has, best first."""
+    names = (lib.daf_isa_at(index) for index in itertools.count())
+    return [bytes(ffi.string(name)).decode() for name in itertools.takewhile(lambda name: name != ffi.NULL, names)]
+
+
 def set_isa(name: str) -> None:
     """Use another instruction set from now on, for tests and benchmarks; users set DAF_ISA."""
     if lib.daf_set_isa(name.encode()):
-        raise ValueError(f"{name!r} is not an instruction set of this machine")
+        raise ValueError(f"{name!r} is not an instruction set of this processor; it has {', '.join(available_isas())}")
 
 
 class HostPlanes:

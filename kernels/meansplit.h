@@ -12,9 +12,29 @@ static inline uint16_t dafi_get16(const uint8_t *from) {
     return value;
 }
 
-/* Distance of a split's two means; 0 where one part is empty. */
-static inline float dafi_split_distance(float lower, uint32_t num_lower, float upper, uint32_t num_upper) {
-    return num_lower && num_upper && upper > lower ? upper - lower : 0.0f;
+/* The nodes of one level, lowest values first. */
+typedef struct dafi_nodes {
+    float sum[16];
+    uint32_t count[16];
+} dafi_nodes_t;
+
+static inline float dafi_node_mean(const dafi_nodes_t *nodes, uint32_t i) {
+    return nodes->sum[i] / (float)(nodes->count[i] ? nodes->count[i] : 1);
+}
+
+/* Splits parent i. The lower part's sum is what is left: its rounding is far below that of the stored distance. */
+static inline void dafi_split_nodes(const dafi_nodes_t *parents, uint32_t i, float upper, uint32_t num_upper,
+                                    dafi_nodes_t *children) {
+    children->sum[2 * i + 1] = upper;
+    children->count[2 * i + 1] = num_upper;
+    children->sum[2 * i] = parents->sum[i] - upper;
+    children->count[2 * i] = parents->count[i] - num_upper;
+}
+
+/* Distance of the means of parent i's two parts; 0 where one is empty. */
+static inline float dafi_split_distance(const dafi_nodes_t *children, uint32_t i) {
+    float distance = dafi_node_mean(children, 2 * i + 1) - dafi_node_mean(children, 2 * i);
+    return children->count[2 * i] && children->count[2 * i + 1] && distance > 0.0f ? distance : 0.0f;
 }
 
 /* Stores node i of level s: the root's distance in bf16, any other as its ratio to the root's (as stored). */
@@ -31,6 +51,19 @@ static inline void dafi_split_put(uint32_t s, uint32_t i, float d, float *root, 
 static inline float dafi_split_get(uint32_t s, uint32_t i, const uint8_t *head, float *root) {
     if (s == 1) return *root = dafi_from_bf16(dafi_get16(head));
     return dafi_from_ratio(head[i]) * *root;
+}
+
+/* Replaces the means and counts of level s - 1 by those of level s; upper[i]: elements in the upper part of node i. */
+static inline void dafi_split_means(uint32_t s, const uint8_t *head, const uint32_t *upper, uint32_t *count,
+                                    float *mean, float *root) {
+    for (uint32_t i = 1u << (s - 1); i-- > 0;) {
+        float distance = dafi_split_get(s, i, head, root);
+        float lower = mean[i] - distance * ((float)upper[i] / (float)(count[i] ? count[i] : 1));
+        mean[2 * i + 1] = lower + distance;
+        mean[2 * i] = lower;
+        count[2 * i + 1] = upper[i];
+        count[2 * i] = count[i] - upper[i];
+    }
 }
 
 /* What was not zero does not become zero, in any element type. */

@@ -88,6 +88,7 @@ daf_status daf_choose_bits(uint32_t dtype, uint64_t numel, const void *src, uint
 
 /* Instruction set in force ("scalar", "avx2", ...), and a change of it: DAF_BAD_SPEC where this CPU has no such. */
 const char *daf_isa(void);
+const char *daf_isa_at(uint32_t index); /* those that this CPU has, best first; NULL after the last */
 daf_status daf_set_isa(const char *name);
 /* cdef end */
 #endif

@@ -93,10 +93,3 @@ daf_status daf_distortion(const daf_coder_t *coder, const void *src, uint32_t ma
     for (uint32_t k = 0; count && k <= coder->bits; k++) mse[k] /= (double)count;
     return DAF_OK;
 }
-
-const char *daf_isa(void) {
-    return "scalar";
-}
-daf_status daf_set_isa(const char *name) {
-    return strcmp(name, "scalar") == 0 ? DAF_OK : DAF_BAD_SPEC;
-}

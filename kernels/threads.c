@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 #include "threads.h"
 
 /* The OpenMP runtime's entry points. */
@@ -26,11 +27,7 @@ static bool find_runtime(void) {
                             "omp_get_thread_num"};
     for (int i = 0; i < 5; i++)
         if (!(found[i] = dlsym(RTLD_DEFAULT, names[i]))) return false;
-    runtime.parallel = (void (*)(void (*)(void *), void *, unsigned, unsigned))found[0];
-    runtime.max_threads = (int (*)(void))found[1];
-    runtime.in_parallel = (int (*)(void))found[2];
-    runtime.team_size = (int (*)(void))found[3];
-    runtime.rank = (int (*)(void))found[4];
+    memcpy(&runtime, found, sizeof runtime); /* in the order of names; ISO C has no cast for it */
     atomic_store_explicit(&is_found, true, memory_order_release);
     return true;
 }

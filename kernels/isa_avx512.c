@@ -1,0 +1,19 @@
+/* AVX-512 (F, BW, DQ, VL): Skylake-X and later, Zen 4 and later. */
+#if defined(__x86_64__)
+#define ISA_STRING "avx512"
+#define ISA_UNROLLS
+#define ISA_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,popcnt,bmi,bmi2"
+#include "isa_begin.h"
+#include "simd_avx512.h"
+#include "run_kernels.h"
+
+static bool is_available(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("popcnt");
+}
+
+#include "isa_table.h"
+#include "isa_end.h"
+#else
+typedef int dafi_not_x86;
+#endif

@@ -1,0 +1,317 @@
+/* The fast paths over run groups, written once over the vocabulary of simd_<isa>.h and compiled once per instruction
+ * set. They take whole groups; a group cut short or with elements that are not finite goes to the reference, and the
+ * bytes are the same either way. */
+#include "meansplit.h"
+#include "minmax.h"
+#include "span.h"
+
+#define VECTORS (DAF_GROUP / 16)
+
+FN vf load16(uint32_t dtype, const void *p) {
+    if (dtype == DAF_FLOAT32) return v_load(p);
+    if (dtype == DAF_BFLOAT16) return i_as_float(i_sll(i_load_u16(p), 16));
+    return v_load_f16(p);
+}
+
+/* Of finite values only. */
+FN void store16(uint32_t dtype, void *p, vf x, bool is_streaming) {
+    if (dtype == DAF_FLOAT32) {
+        if (is_streaming)
+            v_stream(p, x);
+        else
+            v_store(p, x);
+    } else if (dtype == DAF_BFLOAT16) {
+        vi bits = v_as_int(x), odd = i_and(i_srl(bits, 16), i_set1(1));
+        i_store_u16(p, i_srl(i_add(i_add(bits, i_set1(0x7fff)), odd), 16));
+    } else {
+        v_store_f16(p, v_max(v_min(x, v_set1(DAFI_F16_MAX)), v_set1(-DAFI_F16_MAX)));
+    }
+}
+
+FN size_t itemsize(uint32_t dtype) {
+    return dtype == DAF_FLOAT32 ? 4 : 2;
+}
+FN const uint8_t *source_of(const dafi_span_t *span, uint32_t g, uint32_t dtype) {
+    return span->src + (size_t)g * DAF_GROUP * itemsize(dtype);
+}
+
+/* Words w of group g in the streams 1..num, from and to memory. */
+FN void put_words(const dafi_span_t *span, uint32_t g, uint32_t w, const uint64_t *words, uint32_t num) {
+    for (uint32_t s = 0; s < num; s++) memcpy(span->plane[s + 1] + g * DAF_UNIT_BYTES + w * 8, &words[s], 8);
+}
+FN void get_words(const dafi_span_t *span, uint32_t g, uint32_t w, uint64_t *words, uint32_t num) {
+    for (uint32_t s = 0; s < num; s++) memcpy(&words[s], span->plane[s + 1] + g * DAF_UNIT_BYTES + w * 8, 8);
+}
+
+/* --- min/max --- */
+
+FN bool group_range(const uint8_t *src, uint32_t dtype, float *low, float *high) {
+    vf x = load16(dtype, src), y = load16(dtype, src + 16 * itemsize(dtype));
+    vf low_x = x, high_x = x, low_y = y, high_y = y;
+    vm is_nan = v_unordered(x, y);
+    for (uint32_t k = 2; k < VECTORS; k += 2) {
+        x = load16(dtype, src + k * 16 * itemsize(dtype));
+        y = load16(dtype, src + (k + 1) * 16 * itemsize(dtype));
+        low_x = v_min(low_x, x), high_x = v_max(high_x, x);
+        low_y = v_min(low_y, y), high_y = v_max(high_y, y);
+        is_nan = m_or(is_nan, v_unordered(x, y));
+    }
+    *low = v_least(v_min(low_x, low_y)), *high = v_most(v_max(high_x, high_y));
+    return !m_bits(is_nan) && *low > -DAFI_HUGE && *high < DAFI_HUGE;
+}
+
+FN vi random32(vi key, vi counter) {
+    vi x = i_xor(key, counter);
+    x = i_mul(i_xor(x, i_srl(x, 16)), i_set1(DAFI_MIX_1));
+    x = i_mul(i_xor(x, i_srl(x, 15)), i_set1(DAFI_MIX_2));
+    return i_xor(x, i_srl(x, 16));
+}
+
+FN vi quantize(vf x, vf low, vf inverse, vi most, vi round) {
+    vi fixed = i_min(v_to_int(v_mul(v_sub(x, low), inverse)), most);
+    return i_srl(i_add(fixed, round), 16);
+}
+
+static const uint32_t lane_counters[16] = {
+#define LANE(i) (i) * DAFI_COUNTER_STEP
+    LANE(0u), LANE(1u), LANE(2u),  LANE(3u),  LANE(4u),  LANE(5u),  LANE(6u),  LANE(7u),
+    LANE(8u), LANE(9u), LANE(10u), LANE(11u), LANE(12u), LANE(13u), LANE(14u), LANE(15u),
+#undef LANE
+};
+
+FN void minmax_encode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool is_stochastic) {
+    const uint8_t *src = source_of(span, g, dtype);
+    uint8_t codes[DAF_GROUP] __attribute__((aligned(64)));
+    uint16_t head[2];
+    uint32_t bits = span->job.bits;
+    float least, greatest;
+    if (!group_range(src, dtype, &least, &greatest)) {
+        dafi_span_encode_group(span, g);
+        return;
+    }
+    dafi_minmax_head(least, greatest, bits, head);
+    memcpy(span->head[0] + 4 * g, head, 4);
+    vf low = v_set1(dafi_from_bf16(head[0])), inverse = v_set1(dafi_minmax_inverse(dafi_from_bf16(head[1])));
+    vi most = i_set1(((1u << bits) - 1) << 16), key = i_set1(dafi_group_key(span->seed, span->first_group + g));
+    vi counter = i_load(lane_counters), round_x = i_set1(0x8000u), round_y = round_x;
+    for (uint32_t j = 0; j < DAF_GROUP; j += 32) {
+        if (is_stochastic) {
+            vi random = random32(key, counter);
+            round_x = i_and(random, i_set1(0xffff)), round_y = i_srl(random, 16);
+            counter = i_add(counter, i_set1(16u * DAFI_COUNTER_STEP));
+        }
+        i_store_u8(codes + j, quantize(load16(dtype, src + j * itemsize(dtype)), low, inverse, most, round_x));
+        vf y = load16(dtype, src + (j + 16) * itemsize(dtype));
+        i_store_u8(codes + j + 16, quantize(y, low, inverse, most, round_y));
+    }
+    for (uint32_t w = 0; w < 4; w++) {
+        uint64_t words[DAFI_MAX_PLANES];
+        pack64(codes + 64 * w, bits, words);
+        put_words(span, g, w, words, bits);
+    }
+}
+
+FN void minmax_decode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool is_streaming) {
+    uint8_t *dst = span->dst + (size_t)g * DAF_GROUP * itemsize(dtype);
+    uint16_t head[2];
+    float least, size;
+    uint32_t live = span->job.live;
+    memcpy(head, span->head[0] + 4 * g, 4);
+    if (isnan(dafi_from_bf16(head[0]))) {
+        dafi_span_decode_group(span, g);
+        return;
+    }
+    dafi_minmax_affine(head, span->job.bits, live, &least, &size);
+    vf low = v_set1(least), step = v_set1(size);
+    for (uint32_t w = 0; w < 4; w++) {
+        uint8_t codes[64] __attribute__((aligned(64)));
+        uint64_t words[DAFI_MAX_PLANES];
+        get_words(span, g, w, words, live);
+        unpack64(words, live, codes);
+        for (uint32_t j = 0; j < 64; j += 16) {
+            vf x = v_add(low, v_mul(step, i_to_float(i_load_u8(codes + j))));
+            store16(dtype, dst + (64 * w + j) * itemsize(dtype), x, is_streaming);
+        }
+    }
+}
+
+/* --- mean-split and support --- */
+
+FN uint32_t count256(const uint64_t *words) {
+    uint64_t a = (uint64_t)__builtin_popcountll(words[0]) + (uint64_t)__builtin_popcountll(words[1]);
+    uint64_t b = (uint64_t)__builtin_popcountll(words[2]) + (uint64_t)__builtin_popcountll(words[3]);
+    return (uint32_t)(a + b);
+}
+
+/* The elements of each node of a level, as bits. */
+typedef struct members {
+    uint64_t words[16][4];
+} members_t;
+
+/* Splits the members of the nodes of level s by its plane; upper[i]: those in the upper part of node i. */
+FN void split_members(uint32_t s, const uint64_t plane[4], members_t *members, uint32_t *upper) {
+    UNROLL(8)
+    for (uint32_t i = 1u << (s - 1); i-- > 0;) {
+        UNROLL(4)
+        for (uint32_t w = 0; w < 4; w++) {
+            uint64_t all = members->words[i][w];
+            members->words[2 * i + 1][w] = all & plane[w];
+            members->words[2 * i][w] = all & ~plane[w];
+        }
+        upper[i] = count256(members->words[2 * i + 1]);
+    }
+}
+
+/* Cuts every element at its node's threshold: the plane's words, and the sum of each node's upper part. index: each
+ * element's node. */
+FN void cut(uint32_t s, const vf *x, vi *index, vf thresholds, bool has_support, uint64_t plane[4], float *upper_sum) {
+    uint32_t num = 1u << (s - 1);
+    vf sums[8][4];
+    for (uint32_t i = 0; i < num; i++)
+        for (uint32_t a = 0; a < 4; a++) sums[i][a] = v_set1(0.0f);
+    UNROLL(16)
+    for (uint32_t k = 0; k < VECTORS; k++) {
+        vm is_upper = v_gt(x[k], s == 1 ? thresholds : v_look_up8(thresholds, index[k]));
+        if (has_support) is_upper = m_and(is_upper, v_not_zero(x[k]));
+        plane[k / 4] = (k % 4 ? plane[k / 4] : 0) | (uint64_t)m_bits(is_upper) << (16 * (k % 4));
+        UNROLL(8)
+        for (uint32_t i = 0; i < num; i++) {
+            vm is_mine = s == 1 ? is_upper : i_eq_where(is_upper, index[k], i_set1(i));
+            sums[i][k % 4] = v_add_where(sums[i][k % 4], is_mine, x[k]);
+        }
+        index[k] = i_add_where(s == 1 ? i_set1(0) : i_add(index[k], index[k]), is_upper, i_set1(1));
+    }
+    for (uint32_t i = 0; i < num; i++)
+        upper_sum[i] = v_sum(v_add(v_add(sums[i][0], sums[i][2]), v_add(sums[i][1], sums[i][3])));
+}
+
+/* Loads the group; false where an element is not regular. */
+FN bool load_group(const uint8_t *src, uint32_t dtype, vf *x, float *sum) {
+    vf sums[4], most = v_set1(0.0f);
+    for (uint32_t a = 0; a < 4; a++) sums[a] = v_set1(0.0f);
+    UNROLL(16)
+    for (uint32_t k = 0; k < VECTORS; k++) {
+        x[k] = load16(dtype, src + k * 16 * itemsize(dtype));
+        sums[k % 4] = v_add(sums[k % 4], x[k]);
+        most = v_abs_max(most, x[k]);
+    }
+    *sum = v_sum(v_add(v_add(sums[0], sums[2]), v_add(sums[1], sums[3])));
+    return *sum == *sum && v_most(most) < DAFI_HUGE;
+}
+
+FN void find_support(const vf *x, uint64_t words[4]) {
+    UNROLL(16)
+    for (uint32_t k = 0; k < VECTORS; k++)
+        words[k / 4] = (k % 4 ? words[k / 4] : 0) | (uint64_t)m_bits(v_not_zero(x[k])) << (16 * (k % 4));
+}
+
+FN void meansplit_encode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool has_support, uint32_t bits) {
+    vf x[VECTORS];
+    vi index[VECTORS];
+    members_t members;
+    dafi_nodes_t parents, children;
+    float root = 0.0f, thresholds[16] = {0};
+    if (!load_group(source_of(span, g, dtype), dtype, x, &parents.sum[0])) {
+        dafi_span_encode_group(span, g);
+        return;
+    }
+    memset(members.words[0], 0xff, DAF_UNIT_BYTES);
+    if (has_support) {
+        find_support(x, members.words[0]);
+        memcpy(span->plane[0] + g * DAF_UNIT_BYTES, members.words[0], DAF_UNIT_BYTES);
+    }
+    parents.count[0] = has_support ? count256(members.words[0]) : DAF_GROUP;
+    thresholds[0] = dafi_node_mean(&parents, 0);
+    dafi_put16(span->head[0] + 2 * g, dafi_to_bf16(thresholds[0]));
+    UNROLL(4)
+    for (uint32_t s = 1; s <= bits; s++) {
+        uint64_t plane[4];
+        float upper_sum[8];
+        uint32_t upper[8], num = 1u << (s - 1);
+        cut(s, x, index, s == 1 ? v_set1(thresholds[0]) : v_load(thresholds), has_support, plane, upper_sum);
+        memcpy(span->plane[s] + g * DAF_UNIT_BYTES, plane, DAF_UNIT_BYTES);
+        split_members(s, plane, &members, upper);
+        for (uint32_t i = 0; i < num; i++) {
+            dafi_split_nodes(&parents, i, upper_sum[i], upper[i], &children);
+            dafi_split_put(s, i, dafi_split_distance(&children, i), &root, span->head[s] + g * (s == 1 ? 2 : num));
+        }
+        for (uint32_t i = 0; s < bits && i < 2 * num; i++) {
+            thresholds[i] = dafi_node_mean(&children, i);
+            parents.sum[i] = children.sum[i], parents.count[i] = children.count[i];
+        }
+    }
+}
+
+/* The distances of level s, node i in lane i. Reads exactly the header's bytes: it may end at a page's end. */
+FN vf distances_of(uint32_t s, const uint8_t *head, float *root) {
+    uint64_t codes = 0;
+    if (s == 1) return v_set1(*root = dafi_from_bf16(dafi_get16(head)));
+    memcpy(&codes, head, 1u << (s - 1));
+    vf ratio = i_as_float(i_sll(i_add(i_from_bytes(codes), i_set1(DAFI_RATIO_BIAS)), 20));
+    return v_mul(ratio, v_set1(*root));
+}
+
+/* dafi_split_means on all nodes at once. Kept in registers: a load that joins fresh narrow stores would wait for the
+ * streaming stores before them. */
+FN vf leaves_of(const dafi_span_t *span, uint32_t g, bool has_support, uint32_t live) {
+    members_t members;
+    float root = 0.0f;
+    memset(members.words[0], 0xff, DAF_UNIT_BYTES);
+    if (has_support) memcpy(members.words[0], span->plane[0] + g * DAF_UNIT_BYTES, DAF_UNIT_BYTES);
+    vf count = v_set1((float)(has_support ? count256(members.words[0]) : DAF_GROUP));
+    vf mean = v_set1(dafi_from_bf16(dafi_get16(span->head[0] + 2 * g)));
+    UNROLL(4)
+    for (uint32_t s = 1; s <= live; s++) {
+        uint64_t plane[4], packed[2] = {0};
+        uint32_t upper[8];
+        memcpy(plane, span->plane[s] + g * DAF_UNIT_BYTES, DAF_UNIT_BYTES);
+        split_members(s, plane, &members, upper);
+        UNROLL(8)
+        for (uint32_t i = 0; i < 1u << (s - 1); i++) packed[i / 4] |= (uint64_t)upper[i] << (16 * (i % 4));
+        vf num_upper = i_to_float(i_from_halves(packed[0], packed[1]));
+        vf distance = distances_of(s, span->head[s] + g * (s == 1 ? 2 : 1u << (s - 1)), &root);
+        vf lower = v_sub(mean, v_mul(distance, v_div(num_upper, v_max(count, v_set1(1.0f)))));
+        mean = v_interleave(lower, v_add(lower, distance));
+        count = v_interleave(v_sub(count, num_upper), num_upper);
+    }
+    if (!has_support) return mean;
+    vf least = v_set1(span->job.least);
+    return v_choose(v_gt(least, v_abs_max(v_set1(0.0f), mean)), least, mean);
+}
+
+FN void meansplit_decode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool has_support, uint32_t live,
+                               vf table, bool is_streaming) {
+    uint8_t *dst = span->dst + (size_t)g * DAF_GROUP * itemsize(dtype);
+    for (uint32_t w = 0; w < 4; w++) {
+        uint8_t codes[64] __attribute__((aligned(64)));
+        uint64_t words[4], support = ~0ull;
+        if (has_support) memcpy(&support, span->plane[0] + g * DAF_UNIT_BYTES + w * 8, 8);
+        get_words(span, g, w, words, live);
+        unpack64(words, live, codes);
+        for (uint32_t j = 0; j < 64; j += 16) {
+            vi index = i_load_u8(codes + j);
+            vf x = live == 4 ? v_look_up(table, index) : v_look_up8(table, index);
+            if (has_support) x = v_zero_unless(m_from((support >> j) & 0xffff), x);
+            store16(dtype, dst + (64 * w + j) * itemsize(dtype), x, is_streaming);
+        }
+    }
+}
+
+/* First every group's table, then every group's elements: a processor that streams stores past its caches wants no
+ * ordinary stores in between (measured: five times slower). */
+FN void meansplit_decode_groups(const dafi_span_t *span, uint32_t dtype, bool has_support, uint32_t live,
+                                bool is_streaming) {
+    float tables[DAFI_SPAN_GROUPS][16] __attribute__((aligned(64)));
+    uint32_t num = (uint32_t)(span->numel / DAF_GROUP), escaped = 0;
+    for (uint32_t g = 0; g < num; g++) {
+        escaped |= (uint32_t)(isnan(dafi_from_bf16(dafi_get16(span->head[0] + 2 * g))) != 0) << g;
+        v_store(tables[g], leaves_of(span, g, has_support, live));
+    }
+    for (uint32_t g = 0; g < num; g++) {
+        if ((escaped >> g) & 1u)
+            dafi_span_decode_group(span, g);
+        else
+            meansplit_decode_group(span, g, dtype, has_support, live, v_load(tables[g]), is_streaming);
+    }
+    if (span->numel % DAF_GROUP) dafi_span_decode_group(span, num);
+}

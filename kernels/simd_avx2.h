@@ -1,0 +1,246 @@
+/* Sixteen lanes in two AVX2 registers. The vocabulary of run_kernels.h and column_kernels.h. */
+#include <immintrin.h>
+
+#define FN static inline __attribute__((always_inline))
+#define ISA_NAME avx2
+#define HAS_STREAMING 1    /* v_stream writes past the caches; 64-byte aligned */
+#define STREAMS_TREES_TO 3 /* a table of 16 takes registers enough to spill, and stores in between cost more */
+
+typedef struct vf {
+    __m256 a, b;
+} vf;
+typedef struct vi {
+    __m256i a, b;
+} vi;
+typedef struct vm {
+    __m256 a, b;
+} vm; /* all bits of a lane set, or none */
+
+#define EACH_F(fn, x, y) ((vf){fn(x.a, y.a), fn(x.b, y.b)})
+#define EACH_I(fn, x, y) ((vi){fn(x.a, y.a), fn(x.b, y.b)})
+#define EACH_M(fn, x, y) ((vm){fn(x.a, y.a), fn(x.b, y.b)})
+
+FN vf v_set1(float x) {
+    return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+FN vf v_load(const void *p) {
+    return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps((const float *)p + 8)};
+}
+FN void v_store(void *p, vf x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps((float *)p + 8, x.b);
+}
+FN void v_stream(void *p, vf x) {
+    _mm256_stream_ps(p, x.a);
+    _mm256_stream_ps((float *)p + 8, x.b);
+}
+FN vf v_add(vf x, vf y) {
+    return EACH_F(_mm256_add_ps, x, y);
+}
+FN vf v_sub(vf x, vf y) {
+    return EACH_F(_mm256_sub_ps, x, y);
+}
+FN vf v_mul(vf x, vf y) {
+    return EACH_F(_mm256_mul_ps, x, y);
+}
+FN vf v_div(vf x, vf y) {
+    return EACH_F(_mm256_div_ps, x, y);
+}
+FN vf v_min(vf x, vf y) {
+    return EACH_F(_mm256_min_ps, x, y);
+}
+FN vf v_max(vf x, vf y) {
+    return EACH_F(_mm256_max_ps, x, y);
+}
+FN __m256 abs_of(__m256 x) {
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+}
+FN vf v_abs_max(vf acc, vf x) {
+    return (vf){_mm256_max_ps(acc.a, abs_of(x.a)), _mm256_max_ps(acc.b, abs_of(x.b))};
+}
+FN vf v_zero_unless(vm m, vf x) {
+    return EACH_F(_mm256_and_ps, m, x);
+}
+FN vf v_add_where(vf acc, vm m, vf x) {
+    return v_add(acc, v_zero_unless(m, x));
+}
+FN vf v_choose(vm m, vf x, vf y) {
+    return (vf){_mm256_blendv_ps(y.a, x.a, m.a), _mm256_blendv_ps(y.b, x.b, m.b)};
+}
+#define COMPARE(x, y, how) ((vm){_mm256_cmp_ps(x.a, y.a, how), _mm256_cmp_ps(x.b, y.b, how)})
+FN vm v_gt(vf x, vf y) {
+    return COMPARE(x, y, _CMP_GT_OQ);
+}
+FN vm v_not_zero(vf x) {
+    vf zero = v_set1(0.0f);
+    return COMPARE(x, zero, _CMP_NEQ_UQ);
+}
+FN vm v_unordered(vf x, vf y) {
+    return COMPARE(x, y, _CMP_UNORD_Q);
+}
+FN vm m_or(vm x, vm y) {
+    return EACH_M(_mm256_or_ps, x, y);
+}
+FN vm m_and(vm x, vm y) {
+    return EACH_M(_mm256_and_ps, x, y);
+}
+FN vm m_none(void) {
+    return (vm){_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+FN uint32_t m_bits(vm m) {
+    return (uint32_t)_mm256_movemask_ps(m.a) | (uint32_t)_mm256_movemask_ps(m.b) << 8;
+}
+FN vm m_from(uint32_t bits) {
+    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256i low = _mm256_and_si256(_mm256_set1_epi32((int)bits), lane);
+    __m256i high = _mm256_and_si256(_mm256_set1_epi32((int)(bits >> 8)), lane);
+    return (vm){_mm256_castsi256_ps(_mm256_cmpeq_epi32(low, lane)),
+                _mm256_castsi256_ps(_mm256_cmpeq_epi32(high, lane))};
+}
+
+FN vi i_set1(uint32_t x) {
+    return (vi){_mm256_set1_epi32((int)x), _mm256_set1_epi32((int)x)};
+}
+FN vi i_load(const void *p) {
+    return (vi){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)};
+}
+FN vi i_load_u8(const uint8_t *p) {
+    __m128i bytes = _mm_loadu_si128((const void *)p);
+    return (vi){_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+}
+FN __m256i narrow16(vi x) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
+}
+FN void i_store_u8(uint8_t *p, vi x) {
+    __m256i words = narrow16(x);
+    _mm_storeu_si128((void *)p, _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+FN vi i_add(vi x, vi y) {
+    return EACH_I(_mm256_add_epi32, x, y);
+}
+FN vi i_and(vi x, vi y) {
+    return EACH_I(_mm256_and_si256, x, y);
+}
+FN vi i_xor(vi x, vi y) {
+    return EACH_I(_mm256_xor_si256, x, y);
+}
+FN vi i_mul(vi x, vi y) {
+    return EACH_I(_mm256_mullo_epi32, x, y);
+}
+FN vi i_min(vi x, vi y) {
+    return EACH_I(_mm256_min_epi32, x, y);
+}
+FN vm i_eq(vi x, vi y) {
+    return (vm){_mm256_castsi256_ps(_mm256_cmpeq_epi32(x.a, y.a)), _mm256_castsi256_ps(_mm256_cmpeq_epi32(x.b, y.b))};
+}
+FN vi m_as_int(vm m) {
+    return (vi){_mm256_castps_si256(m.a), _mm256_castps_si256(m.b)};
+}
+FN vm i_eq_where(vm m, vi x, vi y) {
+    return m_and(m, i_eq(x, y));
+}
+FN vi i_add_where(vi acc, vm m, vi x) {
+    return i_add(acc, i_and(m_as_int(m), x));
+}
+#define i_srl(x, n) ((vi){_mm256_srli_epi32((x).a, n), _mm256_srli_epi32((x).b, n)})
+#define i_sll(x, n) ((vi){_mm256_slli_epi32((x).a, n), _mm256_slli_epi32((x).b, n)})
+FN vi v_to_int(vf x) {
+    return (vi){_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)};
+}
+FN vf i_to_float(vi x) {
+    return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
+}
+FN vf i_as_float(vi x) {
+    return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
+}
+FN vi v_as_int(vf x) {
+    return (vi){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)};
+}
+
+FN vi i_load_u16(const void *p) {
+    const __m128i *half = p;
+    return (vi){_mm256_cvtepu16_epi32(_mm_loadu_si128(half)), _mm256_cvtepu16_epi32(_mm_loadu_si128(half + 1))};
+}
+FN void i_store_u16(void *p, vi x) {
+    _mm256_storeu_si256(p, narrow16(x));
+}
+FN vf v_load_f16(const void *p) {
+    const __m128i *half = p;
+    return (vf){_mm256_cvtph_ps(_mm_loadu_si128(half)), _mm256_cvtph_ps(_mm_loadu_si128(half + 1))};
+}
+FN void v_store_f16(void *p, vf x) {
+    __m128i *half = p;
+    _mm_storeu_si128(half, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128(half + 1, _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* table[index], 16 entries; v_look_up8 reads 8 of them. */
+FN vf v_look_up8(vf table, vi index) {
+    return (vf){_mm256_permutevar8x32_ps(table.a, index.a), _mm256_permutevar8x32_ps(table.a, index.b)};
+}
+FN __m256 look_up_half(vf table, __m256i index) {
+    __m256 low = _mm256_permutevar8x32_ps(table.a, index), high = _mm256_permutevar8x32_ps(table.b, index);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+}
+FN vf v_look_up(vf table, vi index) {
+    return (vf){look_up_half(table, index.a), look_up_half(table, index.b)};
+}
+
+/* Lanes 0..7 from 8 bytes, from two times four 16-bit numbers; the other lanes are zero or anything. */
+FN vi i_from_bytes(uint64_t bytes) {
+    return (vi){_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes)), _mm256_setzero_si256()};
+}
+FN vi i_from_halves(uint64_t low, uint64_t high) {
+    return (vi){_mm256_cvtepu16_epi32(_mm_set_epi64x((long long)high, (long long)low)), _mm256_setzero_si256()};
+}
+/* x0 y0 x1 y1 ... of lanes 0..7. */
+FN vf v_interleave(vf x, vf y) {
+    __m256 low = _mm256_unpacklo_ps(x.a, y.a), high = _mm256_unpackhi_ps(x.a, y.a);
+    return (vf){_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
+}
+
+/* Halves onto halves: lanes i and i + 8, then i + 4, i + 2, i + 1. */
+#define REDUCE(op256, op128, x)                                                                                        \
+    __m256 h = op256(x.a, x.b);                                                                                        \
+    __m128 q = op128(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));                                          \
+    q = op128(q, _mm_movehl_ps(q, q));                                                                                 \
+    return _mm_cvtss_f32(op128(q, _mm_shuffle_ps(q, q, 1)))
+FN float v_sum(vf x) {
+    REDUCE(_mm256_add_ps, _mm_add_ps, x);
+}
+FN float v_least(vf x) {
+    REDUCE(_mm256_min_ps, _mm_min_ps, x);
+}
+FN float v_most(vf x) {
+    REDUCE(_mm256_max_ps, _mm_max_ps, x);
+}
+
+/* 64 codes of one byte to words of their bits, most significant of `num` first, and back. */
+FN uint64_t top_bits(__m256i low, __m256i high) {
+    return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
+}
+FN void pack64(const uint8_t *codes, uint32_t num, uint64_t *words) {
+    const __m128i to_top = _mm_cvtsi32_si128((int)(8 - num));
+    __m256i low = _mm256_sll_epi16(_mm256_loadu_si256((const void *)codes), to_top);
+    __m256i high = _mm256_sll_epi16(_mm256_loadu_si256((const void *)(codes + 32)), to_top);
+    for (uint32_t s = 0; s < num; s++) {
+        words[s] = top_bits(low, high);
+        low = _mm256_add_epi8(low, low);
+        high = _mm256_add_epi8(high, high);
+    }
+}
+FN __m256i spread_bits(uint32_t bits) { /* byte i: 0xff where bit i is set */
+    const __m256i byte_of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit_of = _mm256_set1_epi64x((long long)0x8040201008040201);
+    __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), byte_of);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit_of), bit_of);
+}
+FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
+    __m256i low = _mm256_setzero_si256(), high = low;
+    for (uint32_t s = 0; s < num; s++) {
+        low = _mm256_sub_epi8(_mm256_add_epi8(low, low), spread_bits((uint32_t)words[s]));
+        high = _mm256_sub_epi8(_mm256_add_epi8(high, high), spread_bits((uint32_t)(words[s] >> 32)));
+    }
+    _mm256_storeu_si256((void *)codes, low);
+    _mm256_storeu_si256((void *)(codes + 32), high);
+}

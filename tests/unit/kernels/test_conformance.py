@@ -1,0 +1,94 @@
+"""One suite over every path: each instruction set, any number of threads and other processors give the same bytes."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import random
+import subprocess
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+import torch
+
+from daf import kernels
+from tests.tools import require_tool
+from tests.unit.kernels.codec_cases import FLOATS, KINDS, WIDTHS, Case, cases
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _restored_isa() -> Iterator[None]:
+    before = kernels.isa()
+    yield
+    kernels.set_isa(before)
+
+
+def reference(case: Case) -> bytes:
+    kernels.set_isa("scalar")
+    return case.run()
+
+
+@pytest.mark.parametrize("isa", [name for name in kernels.available_isas() if name != "scalar"])
+@hypothesis.given(case=cases())
+@hypothesis.settings(max_examples=250, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+def test_every_instruction_set_gives_the_reference_bytes(isa: str, case: Case) -> None:
+    expected = reference(case)
+    kernels.set_isa(isa)
+    assert case.run() == expected
+
+
+@pytest.mark.parametrize("group", ["run", "column"])
+@pytest.mark.parametrize("codec", ["minmax-sr", "meansplit", "support"])
+def test_any_number_of_threads_gives_the_same_bytes(codec: str, group: str) -> None:
+    case = Case(kernels.Spec(codec, 3, group), "float32", 3000 * 112, 112, 0, "wild", 7, 512)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = case.run()
+        for count in (2, 3, 5):
+            torch.set_num_threads(count)
+            assert case.run() == expected
+    finally:
+        torch.set_num_threads(before)
+
+
+def fixed_cases(count: int) -> list[Case]:
+    """The same mix on every run: all codecs and widths, then all kinds at random."""
+    drawn: list[Case] = []
+    rng = random.Random(1)
+
+    @hypothesis.given(case=cases())
+    @hypothesis.settings(max_examples=count, derandomize=True, database=None, deadline=None)
+    def collect(case: Case) -> None:
+        drawn.append(case)
+
+    collect()
+    widths = [(name, bits) for name, most in WIDTHS.items() for bits in range(1, most + 1)]
+    for (name, bits), dtype, (group, cols) in itertools.product(widths, FLOATS, (("run", 0), ("column", 32))):
+        spec = kernels.Spec(name, bits, group)
+        drawn.append(Case(spec, dtype, 32 * 300, cols, 0, rng.choice(KINDS), bits, 512))
+    return drawn
+
+
+def run_tool(command: list[str], batch: list[Case], isa: str) -> bytes:
+    records = b"".join(case.record(isa) for case in batch)
+    return subprocess.run(command, input=records, capture_output=True, check=True, timeout=250).stdout
+
+
+def compile_tool(compiler: str, target: pathlib.Path, *flags: str) -> pathlib.Path:
+    sources = [str(path) for path in sorted((ROOT / "kernels").glob("*.c")) if path.name != "_native.c"]
+    options = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{ROOT / 'kernels'}"]
+    command = [compiler, *options, *flags, str(ROOT / "tests/native/codec_tool.c"), *sources, "-o", str(target), "-lm"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return target
+
+
+def test_neon_gives_the_reference_bytes(tmp_path: pathlib.Path) -> None:
+    compiler, emulator = require_tool("aarch64-linux-gnu-gcc"), require_tool("qemu-aarch64-static", "qemu-aarch64")
+    tool = compile_tool(compiler, tmp_path / "tool", "-O1", "-static")
+    batch = fixed_cases(100)
+    expected = b"".join(reference(case) for case in batch)
+    assert run_tool([emulator, str(tool)], batch, "neon") == expected
