@@ -112,23 +112,30 @@ static void *alloc_locked(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *
     return block;
 }
 
-daf_status_t daf_arena_alloc(daf_arena_t *arena, uint64_t num_bytes, void **block) {
+daf_status_t dafi_arena_take(daf_arena_t *arena, uint64_t num_bytes, void **block, uint64_t *block_bytes) {
     daf_status_t status;
     if (num_bytes == 0) num_bytes = 1;
     dafi_lock(arena);
+    uint64_t before = arena->tensors.live_bytes;
     *block = alloc_locked(arena, num_bytes, &status);
     if (status == DAF_OUT_OF_MEMORY && arena->reclaim) {
         dafi_unlock(arena);
         arena->reclaim(arena->reclaim_context, num_bytes);
         dafi_lock(arena);
+        before = arena->tensors.live_bytes;
         *block = alloc_locked(arena, num_bytes, &status);
     }
+    *block_bytes = arena->tensors.live_bytes - before;
     if (status == DAF_OUT_OF_MEMORY) {
         arena->counts.oom++;
         dafi_event(arena, DAFI_EVENT_OOM, 0, num_bytes, 0, "tensor");
     }
     dafi_unlock(arena);
     return status;
+}
+
+daf_status_t daf_arena_alloc(daf_arena_t *arena, uint64_t num_bytes, void **block) {
+    return dafi_arena_take(arena, num_bytes, block, &(uint64_t){0});
 }
 
 void daf_arena_range(const daf_arena_t *arena, uintptr_t *begin, uintptr_t *end) {
@@ -173,11 +180,17 @@ static daf_status_t free_locked(daf_arena_t *arena, void *block) {
     return DAF_OK;
 }
 
-daf_status_t daf_arena_free(daf_arena_t *arena, void *block) {
+daf_status_t dafi_arena_give(daf_arena_t *arena, void *block, uint64_t *block_bytes) {
     dafi_lock(arena);
+    uint64_t before = arena->tensors.live_bytes;
     daf_status_t status = free_locked(arena, block);
+    *block_bytes = before - arena->tensors.live_bytes;
     dafi_leave(arena);
     return status;
+}
+
+daf_status_t daf_arena_free(daf_arena_t *arena, void *block) {
+    return dafi_arena_give(arena, block, &(uint64_t){0});
 }
 
 uint64_t daf_arena_block_bytes(daf_arena_t *arena, const void *block) {

@@ -330,6 +330,10 @@ uint64_t dafi_monotonic_ns(void);
 uint64_t dafi_wall_ns(void);
 
 /* arena.c */
+/* daf_arena_alloc and daf_arena_free that also tell the size of the block: the front doors count, and one lock is
+ * enough. */
+daf_status_t dafi_arena_take(daf_arena_t *arena, uint64_t num_bytes, void **block, uint64_t *block_bytes);
+daf_status_t dafi_arena_give(daf_arena_t *arena, void *block, uint64_t *block_bytes);
 void dafi_registry_add(daf_arena_t *arena);
 void dafi_registry_remove(daf_arena_t *arena);
 void dafi_lock(daf_arena_t *arena);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core.h"
 #include "meter_internal.h"
 #include "trace_internal.h"
 
@@ -90,12 +91,12 @@ daf_arena_t *daf_door_arena(void) {
 
 static void *alloc_inside(door_t *door, size_t num_bytes) {
     void *block;
-    if (daf_arena_alloc(door->arena, num_bytes, &block) != DAF_OK) {
+    uint64_t block_bytes;
+    if (dafi_arena_take(door->arena, num_bytes, &block, &block_bytes) != DAF_OK) {
         __atomic_fetch_add(&meter.num_ooms, 1, __ATOMIC_RELAXED);
         return NULL;
     }
     __atomic_fetch_add(&door->num_blocks, 1, __ATOMIC_RELAXED);
-    uint64_t block_bytes = daf_arena_block_bytes(door->arena, block);
     dafi_meter_up(&meter, block_bytes, block_bytes);
     dafi_trace(DAF_TRACE_ALLOCATE, block, num_bytes, NULL);
     return block;
@@ -117,12 +118,12 @@ int daf_door_owns(const void *block) {
 
 void daf_door_free(void *block) {
     door_t *door = door_of(block);
-    uint64_t block_bytes = daf_arena_block_bytes(door->arena, block);
-    dafi_meter_down(&meter, block_bytes, block_bytes);
-    dafi_trace(DAF_TRACE_FREE, block, block_bytes, NULL);
     daf_arena_t *arena = door->arena;
+    uint64_t block_bytes;
+    dafi_trace(DAF_TRACE_FREE, block, 0, NULL); /* before anyone else can get the block */
     leave(door);
-    daf_arena_free(arena, block);
+    dafi_arena_give(arena, block, &block_bytes);
+    dafi_meter_down(&meter, block_bytes, block_bytes);
 }
 
 void daf_door_explain(size_t num_bytes, char *text, size_t text_bytes) {

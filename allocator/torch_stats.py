@@ -183,4 +183,5 @@ def _accumulates(key: str) -> bool:
 
 def _since_reset(index: int, stats: dict[str, int]) -> dict[str, int]:
     start = _reset_points.get(index, {})
-    return {key: value - start.get(key, 0) for key, value in stats.items()}
+    # Totals that are only known as a current value (reserved, cached) may have gone down since.
+    return {key: max(value - start[key], 0) if key in start else value for key, value in stats.items()}
