@@ -26,7 +26,7 @@ from daf.errors import DafOutOfMemoryError
 from daf.quant import attention, rectified
 from daf.quant.choice import Chooser, producer
 from daf.quant.derive import derive, peek
-from daf.quant.encoder import DTYPES, Encoder
+from daf.quant.encoder import DTYPES, EXACT, Encoder
 from daf.quant.fidelity import Monitor
 from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, View
 from daf.quant.layout import Layout, layout_of
@@ -222,7 +222,7 @@ class Engine:
             if slot.follows and slot.can_follow and not self.encoder.is_sampling:
                 return Awaited(tensor, self.ledger, slot)
             stored = self.encoder.encode(tensor, layout, slot)
-            if self.policy.probe.is_on and tensor.is_floating_point():
+            if self.policy.probe.is_on and slot.spec is not None and slot.spec.codec not in EXACT:
                 self.policy.probe.see_slot(slot.id, tensor)
         if stored is None:
             return self._keep(tensor, "not_worth_it")
