@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Run:
     seed: int
     data: str
     is_quick: bool = False
+    num_steps: int = 0  # 0: the task's own
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -55,15 +56,16 @@ def train(run: Run) -> dict[str, Any]:
     from benchmarks.worker import Job
 
     task = TASKS[run.task](DataFolder(run.data), run.seed, is_quick=run.is_quick)
+    num_steps = run.num_steps or task.num_steps
     plain_saved_bytes = Method(task.recipe.build()).saved_bytes(task.recipe.make_batch(0))
     job = Job(model=run.task, method=run.method, plain_saved_bytes=plain_saved_bytes)
     session = methods.open_session(job, 0)
     workload = task.recipe.build()
     method = methods.make(run.method, workload, session)
     optimizer = task.optimizer(list(workload.trainable()))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / task.num_steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / num_steps))
     began = time.perf_counter()
-    for step in range(task.num_steps):
+    for step in range(num_steps):
         optimizer.zero_grad(set_to_none=True)
         method.forward(workload.make_batch(step)).backward()
         optimizer.step()
@@ -125,17 +127,17 @@ def summary(task: str, method: str, results: list[dict[str, Any]], plain_mean: f
     }
 
 
-def measure(task: str, methods: list[str], seeds: int, *, data: str, is_quick: bool, jobs: int) -> list[report.Row]:
-    """Return a row for each method; the first is what the others are compared with."""
+def measure(first: Run, methods: list[str], num_seeds: int, jobs: int) -> list[report.Row]:
+    """Return a row for each method; the first is what the others are compared with. `first` says the rest of a run."""
     with ThreadPoolExecutor(jobs) as pool:
         runs = {
-            method: [pool.submit(run_in_process, Run(task, method, seed, data, is_quick)) for seed in range(seeds)]
+            method: [pool.submit(run_in_process, replace(first, method=method, seed=seed)) for seed in range(num_seeds)]
             for method in methods
         }
     rows: list[report.Row] = []
     for method, futures in runs.items():
         plain_mean = rows[0].get("mean") if rows else None
-        rows.append(summary(task, method, [future.result() for future in futures], plain_mean))
+        rows.append(summary(first.task, method, [future.result() for future in futures], plain_mean))
     return rows
 
 
@@ -149,6 +151,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a fraction of the steps: shows that it learns, not how well"
     )
+    parser.add_argument("--steps", type=int, default=0, help="default: the task's own")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at once, one thread each")
     parser.add_argument("--data", default="../shared/data", help="folder of the data sets; default: %(default)s")
     parser.add_argument("--json", help="write the rows to this file")
@@ -159,14 +162,9 @@ def main() -> None:
         return
     if not Path(arguments.data).is_dir():
         parser.error(f"{arguments.data} is no folder: --data names the one with the data sets (see benchmarks/data.py)")
-    rows = measure(
-        arguments.task,
-        arguments.methods.split(","),
-        arguments.seeds,
-        data=arguments.data,
-        is_quick=arguments.quick,
-        jobs=arguments.jobs,
-    )
+    methods = arguments.methods.split(",")
+    first = Run(arguments.task, methods[0], 0, arguments.data, is_quick=arguments.quick, num_steps=arguments.steps)
+    rows = measure(first, methods, arguments.seeds, arguments.jobs)
     print(f"\n{arguments.task}, {arguments.seeds} seeds\n" + report.format_table(rows, COLUMNS))
     if arguments.json:
         report.write_json(arguments.json, rows)

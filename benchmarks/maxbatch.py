@@ -53,7 +53,11 @@ class Search:
 
     def _first_guess(self) -> float:
         small, large = 2 * self._granule, 6 * self._granule
-        peaks_bytes = {batch: self._try(batch, lambda worker: worker.ask("peak")) for batch in (small, large)}
+        try:
+            peaks_bytes = {batch: self._try(batch, lambda worker: worker.ask("peak")) for batch in (small, large)}
+        except WorkerError as error:
+            print(f"  {self._job.method} {large}: {error}", file=sys.stderr, flush=True)
+            return large / GROWTH
         per_sample = max((peaks_bytes[large] - peaks_bytes[small]) / (large - small), 1)
         left_bytes = self._job.limit_bytes * 0.85 - peaks_bytes[large]
         return large + left_bytes / per_sample
