@@ -65,6 +65,11 @@ class StashSpec:
             self.raw.importance[i] = importance[i]
         self.stored_bytes = sum(stream_bytes)
 
+    def paged_bytes(self, page_bytes: int) -> int:
+        """Return what the streams take on pages of that size."""
+        counts = (self.raw.stream_bytes[i] for i in range(self.raw.num_streams))
+        return sum(-(-int(num_bytes) // page_bytes) * page_bytes for num_bytes in counts)
+
 
 class Stash:
     """One encoded activation. Pinned when reserved; what it holds may shrink whenever it is not pinned."""
@@ -199,7 +204,7 @@ class Arena:
         out = ffi.new("daf_stash_t **")
         status = _reserve(self._raw or self._open(), spec.raw, slot_id, raw_bytes, out)
         if status:
-            self._fail(status, "a stash", spec.stored_bytes)
+            self._fail(status, "a stash", spec.paged_bytes(self.page_bytes))
         return Stash(self, out[0])
 
     def alloc(self, num_bytes: int) -> int:

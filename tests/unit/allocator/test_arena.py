@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
 import pathlib
 import random
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -125,7 +127,7 @@ def test_a_request_that_cannot_fit_drops_nothing_and_says_what_would(arena: Aren
         arena.alloc(MIB)
 
     assert "1.0 MiB asked for" in str(failure.value)
-    assert "A budget of 1.5 MiB would have" in str(failure.value)
+    assert "A budget of 1.5 MiB (1576960 bytes) would have" in str(failure.value)
     assert stash.num_streams == 4
     assert arena.stats()["oom_total"] == 1
     arena.free(block)
@@ -154,6 +156,34 @@ def test_freed_neighbours_merge(arena: Arena) -> None:
         arena.free(pointer)
     assert arena.stats()["free_extents"] == 1
     assert arena.alloc(80 * PAGE) == min(blocks)
+
+
+@pytest.mark.parametrize("what", ["tensor", "small tensor", "stash"])
+def test_the_named_budget_holds_the_request_and_a_page_less_does_not(arena: Arena, what: str) -> None:
+    kept = [arena.alloc(30 * PAGE + 1) for _ in range(6)]
+    for pointer in kept[::2]:
+        arena.free(pointer)
+    stashes = [arena.reserve(three_planes(arena)) for _ in range(20)]
+    for stash in stashes[::2]:
+        stash.unpin()
+    while arena.stats()["oom_total"] == 0:  # until not even a slab or a stash of three pages fits
+        with contextlib.suppress(DafOutOfMemoryError):
+            kept.append(arena.alloc(3 * PAGE))
+
+    def ask() -> object:
+        if what == "stash":
+            return arena.reserve(arena.stash_spec([PAGE, PAGE + 1], [0, 1]))
+        return arena.alloc(100 if what == "small tensor" else 5 * PAGE)
+
+    with pytest.raises(DafOutOfMemoryError) as failure:
+        ask()
+    found = re.search(r"\((\d+) bytes\) would have", str(failure.value))
+    assert found is not None
+    arena.set_budget(int(found[1]) - PAGE)
+    with pytest.raises(DafOutOfMemoryError):
+        ask()
+    arena.set_budget(int(found[1]))
+    assert ask()
 
 
 @pytest.mark.parametrize("offset", [64, PAGE])
