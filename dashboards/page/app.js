@@ -23,6 +23,7 @@ class Page {
     this.processes = [];
     this.figures = new Map(); // process id -> what /v1/stats says
     this.chosen = null; // process id
+    this.turn = 0; // counts what was turned to: an answer for an earlier turn comes too late
     this.isPaused = false;
     this.history = new History(RANGES[1][1]);
     this.headline = new Headline();
@@ -41,7 +42,7 @@ class Page {
     showTables(this.source.tables);
     await this.source.login().catch((problem) => this.connected(false, problem));
     this.budget.enable();
-    await this.refresh().catch((problem) => this.connected(false, problem));
+    this.refresh().catch((problem) => this.connected(false, problem));
     this.source.follow(
       (type, data) => this.receive(type, data),
       (isUp, problem) => this.connected(isUp, problem),
@@ -120,7 +121,9 @@ class Page {
 
   /** Turn to process `id`: everything shown is fetched anew, what is cheap first. */
   async load(id) {
+    const turn = (this.turn += 1);
     this.chosen = id;
+    this.history = new History(this.history.seconds);
     this.headline.reset();
     this.events.clear();
     this.widths.clear();
@@ -134,25 +137,26 @@ class Page {
       this.source.get("v1/stats", query),
       this.source.get("v1/history", { ...query, seconds: this.history.seconds, points: POINTS }),
     ]);
-    if (id !== this.chosen) return undefined;
-    this.history = new History(this.history.seconds);
+    if (turn !== this.turn) return undefined;
     this.history.load(history);
     this.note(stats.processes);
     this.render();
-    for (const part of [() => this.fetchSlots(), () => this.loadEvents(id), () => this.loadWidths(id)])
+    for (const part of [() => this.fetchSlots(), () => this.loadEvents(turn), () => this.loadWidths(turn)])
       await part().catch(() => {});
     return undefined;
   }
 
-  async loadEvents(id) {
+  async loadEvents(turn) {
     const { events } = await this.source.get("v1/events", { limit: 5000 });
-    if (id !== this.chosen) return;
-    for (const event of events.filter((event) => event.process === id).slice(-500)) this.events.add(event.type, event);
+    if (turn !== this.turn) return;
+    this.events.clear();
+    for (const event of events.filter(({ process }) => process === this.chosen).slice(-500))
+      this.events.add(event.type, event);
   }
 
-  async loadWidths(id) {
-    const answer = await this.source.get("v1/widths", { process: id });
-    if (id === this.chosen) this.widths.load(answer);
+  async loadWidths(turn) {
+    const answer = await this.source.get("v1/widths", { process: this.chosen });
+    if (turn === this.turn) this.widths.load(answer);
   }
 
   async range(seconds, pressed) {
@@ -167,9 +171,10 @@ class Page {
     if (type === "stats") {
       this.note(data.processes);
       if (!this.isPaused) this.render();
-    } else if (type === "process") {
-      this.refresh().catch(() => {});
     }
+    const isGone =
+      type === "stats" && this.process?.state === "live" && !data.processes.some((one) => one.process === this.chosen);
+    if (type === "process" || isGone) this.refresh().catch(() => {});
     if (type !== "stats" && data.process === this.chosen && !this.isPaused) this.events.add(type, data);
   }
 
@@ -256,16 +261,17 @@ class Page {
         ? "Not allowed to read: open the page with the link that `daf page` prints"
         : "Connection lost, trying again …";
     say(byId("connection"), isUp ? "" : text);
-    if (isUp && !wasUp) this.resume();
+    // What changed before the stream was open was told to nobody: ask once more.
+    if (isUp) (wasUp ? this.refresh() : this.resume()).catch(() => {});
   }
 
   /** After a break: who is there may have changed, and the chart has a hole that the sidecar can fill. */
   resume() {
     const id = this.chosen;
     this.chosen = null;
-    return this.refresh()
-      .then(() => (this.processes.some((process) => process.id === id) && id !== this.chosen ? this.load(id) : null))
-      .catch(() => {});
+    return this.refresh().then(() =>
+      this.processes.some((process) => process.id === id) && id !== this.chosen ? this.load(id) : null,
+    );
   }
 }
 

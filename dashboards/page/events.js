@@ -19,10 +19,13 @@ export class EventList {
 
   clear() {
     this.newest = null;
+    this.lastId = 0;
     this.list.replaceChildren(el("li", { class: "none" }, "Nothing has happened yet."));
   }
 
   add(type, event) {
+    if (event.id <= this.lastId) return; // it came both ways: asked for and by the stream
+    this.lastId = event.id ?? this.lastId;
     const kind = kindOf(type, event);
     const [size, planes] = [event.num_bytes ?? 0, event.value || 1];
     if (this.newest?.kind === kind && kind === "evict" && event.time - this.newest.time < MERGE_SECONDS) {
