@@ -91,6 +91,28 @@ def compare_ranges(shape: list[int], dtype: str, kind: str, seed: int, strategy:
     return [name for name, a, b in (("lo", want.lo, lo), ("hi", want.hi, hi)) if list(a) != b.tolist()]
 
 
+def share_a_stash() -> list[str]:
+    """Twin and reference take turns on one stash of a real arena: either may pack, either may unpack."""
+    import torch
+
+    from daf.allocator import Arena
+    from daf.kernels import Spec, coder, triton_codec
+
+    x, found = values(5000, "float32", "normal", 1), []
+    c = coder(Spec("meansplit", 2), "float32", 5000)
+    with Arena(8 << 20, publish=False) as arena:
+        stash = arena.reserve(arena.stash_spec(c.stream_bytes, [1.0] * len(c.stream_bytes)))
+        by_c, by_twin = torch.empty_like(x), torch.empty_like(x)
+        triton_codec.encode(c, x, stash.planes)
+        c.decode(by_c.data_ptr(), stash.planes)
+        c.encode(x.data_ptr(), stash.planes)
+        triton_codec.decode(c, by_twin, stash.planes)
+        if not torch.equal(by_c, by_twin) or not 0 < float((by_c - x).square().mean()) < 2.0:
+            found.append("what one packed the other unpacked differently")
+        stash.unpin()
+    return found
+
+
 def refusals() -> list[str]:
     """What must be refused, and was not."""
     import torch
@@ -122,7 +144,7 @@ def refusals() -> list[str]:
 
 def main() -> None:
     warnings.simplefilter("ignore")  # NumPy's, about the infinities that the interpreter divides and multiplies
-    functions = {"codec": compare_codec, "ranges": compare_ranges, "refusals": refusals}
+    functions = {"codec": compare_codec, "ranges": compare_ranges, "refusals": refusals, "stash": share_a_stash}
     for line in sys.stdin:
         case = json.loads(line)
         try:

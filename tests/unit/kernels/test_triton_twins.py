@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -119,6 +120,10 @@ def test_range_twins_find_what_the_reference_finds(triton_process: TritonProcess
         assert found == [], shape
 
 
+def test_twin_and_reference_unpack_what_the_other_packed_into_an_arena(triton_process: TritonProcess) -> None:
+    assert triton_process.differences(what="stash") == []
+
+
 def test_twins_refuse_what_the_reference_refuses(triton_process: TritonProcess) -> None:
     assert triton_process.differences(what="refusals") == []
 
@@ -128,7 +133,8 @@ def test_twins_refuse_what_the_reference_refuses(triton_process: TritonProcess) 
 def test_every_kernel_compiles_to_ptx_that_rounds_as_the_reference_does(capability: int, tmp_path: Any) -> None:
     require_package("triton", extra="gpu")
     command = [sys.executable, "-m", "daf.kernels.triton_ptx", str(capability), str(tmp_path)]
-    subprocess.run(command, check=True, timeout=280, capture_output=True)
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run(command, check=True, timeout=280, capture_output=True, env=environment)
     written = sorted(tmp_path.glob(f"*.sm_{capability}.ptx"))
     assert len(written) == 28
     for path in written:
