@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import json
 import math
 import os
 import pathlib
@@ -32,6 +31,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.report import write_json
 from benchmarks.sidecar_chaos import chaos
 from daf.server import Client
 from daf.server.launch import running
@@ -275,17 +275,20 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="comma separated parts")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file")
     arguments = parser.parse_args()
-    found: dict[str, Any] = {"cores": os.cpu_count(), "load_at_start": os.getloadavg()[0]}
+    rows = []
     for name in arguments.only.split(","):
         with tempfile.TemporaryDirectory() as folder:
             os.environ["DAF_RUNTIME_DIR"] = folder
-            found[name] = PARTS[name]()
-        figures = "  ".join(
-            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in found[name].items()
-        )
-        print(f"{name:<7} {figures}", flush=True)
+            rows.append({"part": name, **PARTS[name]()})
+        print("  ".join(shown(key, value) for key, value in rows[-1].items()), flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        write_json(arguments.json, rows)
+
+
+def shown(key: str, value: object) -> str:
+    if key == "part":
+        return f"{value!s:<7}"
+    return f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
 
 
 if __name__ == "__main__":

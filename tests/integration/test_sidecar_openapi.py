@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from daf.server.launch import running
 from daf.server.settings import Settings
 from daf.server.tokens import read_token
@@ -14,6 +16,7 @@ from tests.integration.sidecar_tools import arena_process, runtime_folder, sidec
 HERE = pathlib.Path(__file__).parent
 
 
+@pytest.mark.timeout(600)
 def test_schemathesis_finds_nothing_over_the_whole_document(tmp_path: pathlib.Path) -> None:
     with arena_process(8 << 20), sidecar_process("--unlimited-rate") as (_child, _client):
         where = running(Settings(runtime_folder()))
@@ -24,6 +27,6 @@ def test_schemathesis_finds_nothing_over_the_whole_document(tmp_path: pathlib.Pa
         command += ["--max-examples", "8", "--request-timeout", "40", "--seed", "1", "--no-color"]
         environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(HERE / "sidecar_hooks.py")}
         done = subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False
         )
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
