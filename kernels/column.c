@@ -152,8 +152,11 @@ static void decode_tile(const task_t *task, uint64_t band, uint64_t col, workspa
     for (uint32_t c = 0; !fast && c < tile->num_cols; c++) dafi_tile_decode_column(tile, c);
     for (uint32_t r = 0; r < tile->num_rows; r++) {
         uint8_t *row = task->dst + (ws->first + r * task->coder->cols) * itemsize;
-        for (uint32_t c = 0; c < tile->num_cols; c++)
-            dafi_store(task->coder->dtype, row, c, ws->x[r * DAFI_TILE_COLS + c]);
+        const float *x = ws->x + r * DAFI_TILE_COLS;
+        if (isa->narrow16 && tile->num_cols == DAFI_TILE_COLS)
+            isa->narrow16(task->coder->dtype, x, row);
+        else
+            for (uint32_t c = 0; c < tile->num_cols; c++) dafi_store(task->coder->dtype, row, c, x[c]);
     }
 }
 

@@ -4,6 +4,7 @@
 #include "isa_begin.h"
 #include "simd_neon.h"
 #include "run_kernels.h"
+#include "column_kernels.h"
 
 static bool is_available(void) {
     return true;

@@ -93,4 +93,8 @@ const dafi_isa_t JOIN(dafi_isa_, ISA_NAME) = {
     .encode = {BY_DTYPE(encode_minmax), BY_DTYPE(encode_minmax_sr), BY_DTYPE(encode_meansplit),
                BY_DTYPE(encode_support)},
     .decode = {BY_DTYPE(decode_minmax), BY_DTYPE(decode_minmax), BY_DTYPE(decode_meansplit), BY_DTYPE(decode_support)},
+    .encode_tile = {tile_encode_minmax, tile_encode_minmax_sr, tile_encode_meansplit, tile_encode_support},
+    .decode_tile = {tile_decode_minmax, tile_decode_minmax, tile_decode_meansplit, tile_decode_support},
+    .widen16 = widen16,
+    .narrow16 = narrow16,
 };

@@ -108,11 +108,11 @@ FN vi i_load_u8(const uint8_t *p) {
     __m128i bytes = _mm_loadu_si128((const void *)p);
     return (vi){_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
 }
-FN __m256i narrow16(vi x) {
+FN __m256i halves_of(vi x) {
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
 }
 FN void i_store_u8(uint8_t *p, vi x) {
-    __m256i words = narrow16(x);
+    __m256i words = halves_of(x);
     _mm_storeu_si128((void *)p, _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 FN vi i_add(vi x, vi y) {
@@ -136,6 +136,9 @@ FN vm i_eq(vi x, vi y) {
 FN vi m_as_int(vm m) {
     return (vi){_mm256_castps_si256(m.a), _mm256_castps_si256(m.b)};
 }
+FN vm i_test(vi x, vi bit) {
+    return i_eq(i_and(x, bit), bit);
+} /* of one bit */
 FN vm i_eq_where(vm m, vi x, vi y) {
     return m_and(m, i_eq(x, y));
 }
@@ -162,7 +165,7 @@ FN vi i_load_u16(const void *p) {
     return (vi){_mm256_cvtepu16_epi32(_mm_loadu_si128(half)), _mm256_cvtepu16_epi32(_mm_loadu_si128(half + 1))};
 }
 FN void i_store_u16(void *p, vi x) {
-    _mm256_storeu_si256(p, narrow16(x));
+    _mm256_storeu_si256(p, halves_of(x));
 }
 FN vf v_load_f16(const void *p) {
     const __m128i *half = p;

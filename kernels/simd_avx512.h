@@ -107,6 +107,9 @@ FN vi i_min(vi a, vi b) {
 FN vm i_eq(vi a, vi b) {
     return _mm512_cmpeq_epi32_mask(a, b);
 }
+FN vm i_test(vi a, vi b) {
+    return _mm512_test_epi32_mask(a, b);
+} /* any common bit */
 FN vm i_eq_where(vm m, vi a, vi b) {
     return _mm512_mask_cmpeq_epi32_mask(m, a, b);
 }

@@ -135,6 +135,9 @@ FN vi i_min(vi x, vi y) {
 FN vm i_eq(vi x, vi y) {
     EACH(vm, vceqq_u32(x.q[k], y.q[k]));
 }
+FN vm i_test(vi x, vi y) {
+    EACH(vm, vtstq_u32(x.q[k], y.q[k]));
+}
 FN vm i_eq_where(vm m, vi x, vi y) {
     return m_and(m, i_eq(x, y));
 }

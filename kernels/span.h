@@ -54,7 +54,8 @@ typedef struct dafi_isa {
     dafi_span_fn decode[DAFI_NUM_KERNELS][3];
     dafi_tile_fn encode_tile[DAFI_NUM_KERNELS];
     dafi_tile_fn decode_tile[DAFI_NUM_KERNELS];
-    void (*widen16)(uint32_t dtype, const void *src, float *x); /* 16 elements to float32 */
+    void (*widen16)(uint32_t dtype, const void *src, float *x); /* 16 elements to float32, and back */
+    void (*narrow16)(uint32_t dtype, const float *x, void *dst);
 } dafi_isa_t;
 
 const dafi_isa_t *dafi_isa_now(void);
