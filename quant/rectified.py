@@ -93,10 +93,17 @@ class _Channels:
         return cls(scale.detach(), offset.detach(), low.detach())
 
     def walk_back(self, output: Tensor, shortcut: Tensor | None) -> Tensor:
+        """x = low where output = 0, else (output - shortcut) * scale + offset.
+
+        Written with sign() and in place: torch.where takes three times as long as the whole of it.
+        """
         shape = (1, -1) + (1,) * (output.dim() - 2)
         scale, offset, low = (tensor.view(shape) for tensor in (self.scale, self.offset, self.low))
-        normed = output if shortcut is None else output - shortcut
-        return torch.where(output > 0, torch.addcmul(offset, normed, scale), low)
+        is_above = torch.sign(output)
+        if shortcut is None:
+            return torch.addcmul(low, is_above, offset - low, out=is_above).addcmul_(output, scale)
+        x = torch.sub(output, shortcut)
+        return torch.addcmul(offset - low, x, scale, out=x).mul_(is_above).add_(low)
 
 
 def _value(norm: Any, name: str) -> Tensor | None:
