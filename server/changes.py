@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from daf.server.fleet import Fleet, Member, Reading, Selection
+from daf.server.fleet import LIVE, Fleet, Member, Reading, Selection
 from daf.server.models import MAX_BYTES, OutcomeAnswer
 from daf.server.preview import preview
 from daf.server.problems import ProblemError
+from daf.server.source import Outcome
 from daf.sizes import parse_bytes, parse_percent
 
 POLL_SECONDS = 0.004
+POLLS_PER_LOOK = 25  # how often a waiting change looks whether the process still lives
 WorstState = Literal["applied", "pending", "refused", "preview"]
 _WORST: tuple[WorstState, ...] = ("preview", "applied", "pending", "refused")
 
@@ -110,8 +113,9 @@ async def set_budget(
 
 
 async def _set_one(change: Change, fleet: Fleet, wait_seconds: float) -> OutcomeAnswer:
-    page = change.member.page
-    if change.budget_bytes == int(change.before.values.get("budget_bytes", 0)) and not _is_pending(change.member):
+    page, values = change.member.page, change.before.values
+    is_in_force = values.get("budget_bytes") == change.budget_bytes and not values.get("pending_budget_bytes")
+    if is_in_force and not _is_pending(change.member):
         return change.answer("applied", change.before, reason="this is the budget already")
     return await _carry_out(change, lambda: page.request_budget(change.budget_bytes), fleet, wait_seconds)
 
@@ -132,12 +136,17 @@ def worst(answers: list[OutcomeAnswer]) -> WorstState:
 
 def _is_pending(member: Member) -> bool:
     """Whether an earlier command of ours has no final outcome yet, so that the present budget may still change."""
-    return member.pending_generation > 0 and _settled(member, member.pending_generation) is None
+    if member.pending_generation == 0:
+        return False
+    outcome = _read_outcome(member, member.pending_generation)
+    return outcome is None or outcome.state == "pending"
 
 
-def _settled(member: Member, generation: int) -> object | None:
-    outcome = member.page.outcome(generation)
-    return outcome if outcome is not None and outcome.state != "pending" else None
+def _read_outcome(member: Member, generation: int) -> Outcome | None:
+    try:
+        return member.page.outcome(generation)
+    except Exception as error:  # the page is another program's: anything may be in it, and it may be gone
+        raise ProblemError(409, "unreachable", f"Process {member.id} gives no outcome: {error}") from None
 
 
 async def _carry_out(change: Change, send: Callable[[], int], fleet: Fleet, wait_seconds: float) -> OutcomeAnswer:
@@ -152,15 +161,18 @@ async def _carry_out(change: Change, send: Callable[[], int], fleet: Fleet, wait
 
 
 async def _outcome(change: Change, fleet: Fleet, deadline: float) -> OutcomeAnswer:
-    while True:
-        outcome = change.member.page.outcome(change.generation)
+    for attempt in itertools.count(1):
+        outcome = _read_outcome(change.member, change.generation)
         is_late = time.monotonic() >= deadline
         if outcome is not None and (is_late or outcome.state != "pending"):
             reading = _latest(fleet, change)
             return change.answer(_state(outcome.state), reading, least_bytes=outcome.least_bytes, reason=outcome.reason)
         if is_late:
             return change.answer("pending", _latest(fleet, change), reason="the process has not answered yet")
+        if attempt % POLLS_PER_LOOK == 0 and change.member.page.state() != LIVE:
+            return change.answer("refused", _latest(fleet, change), reason="the process has ended")
         await asyncio.sleep(POLL_SECONDS)
+    raise AssertionError("counting does not end")
 
 
 def _latest(fleet: Fleet, change: Change) -> Reading:

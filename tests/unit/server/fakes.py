@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +115,7 @@ class FakePage:
         self.answers = True
         self.num_snapshots = 0
         self.num_lost = 0
+        self.on_request: Callable[[], None] = lambda: None
         self.broken: Exception | None = None
 
     @property
@@ -148,6 +149,7 @@ class FakePage:
 
     def request_budget(self, num_bytes: int) -> int:
         self.commands.append(("budget", num_bytes))
+        self.on_request()
         if self.answers and num_bytes >= self.least_bytes:
             self.values["budget_bytes"] = num_bytes
         return len(self.commands)

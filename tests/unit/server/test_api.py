@@ -191,3 +191,19 @@ def test_everyday_events_stay_out_of_the_stream_and_losses_are_told_now_and_then
     found = running.get("/v1/events").json()["events"]
     assert [event.get("kind") or event["type"] for event in found] == ["process", "lost", "resize"]
     assert found[1]["count"] == 5
+
+
+def test_a_process_that_ends_while_a_change_waits_is_told_at_once(running: Running, pages: FakePages) -> None:
+    page = pages.add()
+    page.answers = False
+    page.on_request = lambda: setattr(page, "now_state", "crashed")
+    answer = running.put_budget("512MiB", wait=30)
+    assert answer.status_code == 409
+    assert "has ended" in answer.json()["detail"]
+
+
+def test_a_budget_that_is_not_reached_yet_is_asked_for_again(running: Running, pages: FakePages) -> None:
+    page = pages.add()
+    page.values |= {"budget_bytes": 512 << 20, "pending_budget_bytes": 512 << 20}
+    running.put_budget("512MiB")
+    assert len(page.commands) == 1
