@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 # How much of a factor's relative noise passes into the gradient that flows on; measured op by op.
 FLOW = {
     "NativeBatchNormBackward0": 0.02,  # where it was not measured: see Norm
-    "NativeLayerNormBackward0": 0.05,
+    "NativeLayerNormBackward0": 0.02,  # likewise
     "GeluBackward0": 2.0,
     "SiluBackward0": 2.0,
     "ScaledDotProductFlashAttentionForCpuBackward0": 2.0,
 }
 DEFAULT_FLOW = 1.0
+SAMPLED_ROWS = 64
 WEIGHT_OPS = frozenset({"ConvolutionBackward0", "AddmmBackward0", "MmBackward0", "EmbeddingBackward0"})
 NO_NOISE = frozenset(
     {"ReluBackward0", "MaxPool2DWithIndicesBackward0", "NllLossBackward0"}
@@ -65,18 +66,18 @@ class Layer:
 
 @dataclass(slots=True)
 class Norm:
-    """One call of a batch norm. Noise in its input passes only through the term x^ * mean(g x^).
+    """One call of a batch or layer norm. Noise in its input passes only through the term x^ * mean(g x^).
 
-    The weight's gradient is the sum of g x^ over `rows`, so it says how large that term is.
+    flow is twice the energy of that term over the energy of g.
     """
 
     rows: float
     grad_energy: float = 0.0
-    weight_grad_energy: float = 0.0
+    product_energy: float = 0.0
 
     @property
     def flow(self) -> float:
-        return 2.0 * self.weight_grad_energy / self.rows / self.grad_energy if self.grad_energy else 0.0
+        return 2.0 * self.product_energy / self.rows / self.grad_energy if self.grad_energy else 0.0
 
 
 @dataclass(slots=True)
@@ -116,16 +117,36 @@ class Probe:
         if weight.dim() > 1:
             self._see_weights(path, weight, x, node)
         elif node.name() == "NativeBatchNormBackward0":
-            self._see_norm(path, weight, x, node)
+            self._see_batch_norm(path, weight, x, node)
+        elif node.name() == "NativeLayerNormBackward0" and weight.shape == x.shape[-1:]:
+            self._see_layer_norm(path, module, output, node)
 
-    def _see_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
+    def _see_layer_norm(self, path: str, module: nn.Module, output: Tensor, node: Any) -> None:
+        """From a few rows: the sum of g x^ over each, squared."""
+        weight, bias = module._parameters["weight"], module._parameters.get("bias")
+        assert weight is not None
+        cols = output.shape[-1]
+        norm = self.norms[path] = Norm(cols)
+        sample = _some_rows(output.detach(), cols).clone()
+        scaled = sample if bias is None else sample - bias.detach()
+
+        def note(grads: tuple[Tensor | None, ...]) -> None:
+            if grads[0] is not None:
+                grad = _some_rows(grads[0].detach(), cols)
+                norm.product_energy = _energy((grad * scaled).sum(1))
+                norm.grad_energy = _energy(grad * weight.detach())
+
+        node.register_prehook(note)
+
+    def _see_batch_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
+        """The weight's gradient is the sum of g x^ over each channel."""
         norm = self.norms[path] = Norm(x.numel() / x.shape[1])
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
             norm.grad_energy = _grads_energy(grads)
 
         def note_weight(grad: Tensor) -> None:
-            norm.weight_grad_energy = _energy(grad)
+            norm.product_energy = _energy(grad)
             hook.remove()
 
         node.register_prehook(note)
@@ -180,7 +201,7 @@ class Probe:
         return into_weights + flow * self._grad_energy_after(slot) * before
 
     def _flow(self, slot: Slot, op: str) -> float:
-        norm = self.norms.get(slot.path)
+        norm = self.norms.get(slot.path) if "Norm" in op else None
         return norm.flow if norm is not None else FLOW.get(op, DEFAULT_FLOW)
 
     def _grad_energy_after(self, slot: Slot) -> float:
@@ -195,3 +216,8 @@ def _energy(tensor: Tensor) -> float:
 
 def _grads_energy(grads: tuple[Tensor | None, ...]) -> float:
     return sum(_energy(grad) for grad in grads if grad is not None)
+
+
+def _some_rows(tensor: Tensor, cols: int) -> Tensor:
+    rows = tensor.reshape(-1, cols)
+    return rows[:: max(1, len(rows) // SAMPLED_ROWS)][:SAMPLED_ROWS]
