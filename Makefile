@@ -9,7 +9,7 @@ NATIVE := $(wildcard kernels/*.c kernels/*.h kernels/build_native.py allocator/*
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench-setup demo test oracle sanitize check bench gpu clean
+.PHONY: help setup bench-setup demo test oracle sanitize fuzz check bench gpu clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ oracle: setup ## a million operations on the arena and its Python twin
 
 sanitize: ## the arena under ASan, UBSan and TSan, eight threads (needs clang)
 	@scripts/sanitize
+
+fuzz: ## fuzz decode for 60 s under ASan and UBSan (needs clang)
+	@scripts/fuzz
 
 check: setup ## ruff, mypy strict, clang-format and the house rules
 	@scripts/check
