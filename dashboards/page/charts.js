@@ -221,7 +221,7 @@ export class MemoryChart extends TimeChart {
     const stepped = uPlot.paths.stepped({ align: 1 });
     const lines = LINES.map(({ color, dash, width }) => ({
       stroke: themed(color),
-      width,
+      width: (width * labelFont().pixels) / 12,
       dash,
       points: { show: false },
       paths: width > 1.5 ? stepped : undefined,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +69,9 @@ class SyntheticPage:
             "fragmentation_ratio": 0.04 + 0.03 * wave,
             "evictions_total": int(age / 20) * 7,
             "oom_total": 0,
+            "peak_resident_bytes": 280 * MIB,
+            "peak_saved_raw_bytes": 582 * MIB,
+            "peak_plane_bytes": 60 * MIB,
             "steps_total": int(age / 1.4),
             "step_seconds": 1.4 + 0.05 * wave,
             **planes,
@@ -93,7 +97,10 @@ class SyntheticPage:
             stored_bytes=int(raw * bits / 30),
         )
 
-    def events(self, _since_id: int) -> tuple[list[Any], int]:
+    def last_event_id(self) -> int:
+        return 0
+
+    def events(self, _since_id: int, skip: Collection[str] = ()) -> tuple[list[Any], int]:  # noqa: ARG002
         return [], 0
 
     def map(self) -> list[Cell]:
