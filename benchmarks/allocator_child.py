@@ -25,13 +25,13 @@ def main() -> None:
 
     if options.model == "minilm":
         import transformers.models.bert.modeling_bert  # noqa: F401  imports of the model are not its memory
+    if options.daf:
+        from daf.allocator import Arena, install_cpu
     made = recipe(options.model, Options(**options.settings))
     restart_peak()
     baseline_bytes = resident_bytes()
     arena = None
     if options.daf:
-        from daf.allocator import Arena, install_cpu
-
         arena = Arena(UNLIMITED_BYTES)
         if not install_cpu(arena):
             sys.exit("DAF's CPU allocator could not be installed")
