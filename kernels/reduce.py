@@ -11,6 +11,7 @@ from daf.errors import DafError
 from daf.kernels._native import ffi, lib
 from daf.kernels.coder import DTYPES
 from daf.kernels.reduce_choice import STRATEGIES, Case, Chooser, stored_profile
+from daf.kernels.threads import num_threads
 
 _CODES = {"parallel": lib.DAF_REDUCE_PARALLEL, "atomic": lib.DAF_REDUCE_ATOMIC, "hybrid": lib.DAF_REDUCE_HYBRID}
 _REALS = {"float32", "bfloat16", "float16"}
@@ -50,7 +51,7 @@ def value_ranges(
     if strategy:
         return _reduce(src_ptr, dtype, shape, strategy)
     chooser = chooser or default_chooser()
-    case = Case.of(numel=outer * channels * inner, channels=channels, num_threads=lib.daf_num_threads())
+    case = Case.of(numel=outer * channels * inner, channels=channels, num_threads=num_threads())
     strategy = chooser.choose(case)
     start = time.perf_counter()
     ranges = _reduce(src_ptr, dtype, shape, strategy)

@@ -136,14 +136,16 @@ DEFINE_ISA(avx2, __attribute__((target("avx2"))), 32)
 DEFINE_ISA(avx512, __attribute__((target("avx512f,avx512bw,avx512vl"))), 64)
 #endif
 
-static const dafi_reduce_kernels_t *best_table(void) {
+/* The table of the instruction set in force; portable vectors are NEON's and SSE's. */
+static const dafi_reduce_kernels_t *table_in_force(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return table_avx512;
-    if (__builtin_cpu_supports("avx2")) return table_avx2;
+    const char *isa = daf_isa();
+    if (strcmp(isa, "avx512") == 0) return table_avx512;
+    if (strcmp(isa, "avx2") == 0) return table_avx2;
 #endif
     return table_portable;
 }
 
 const dafi_reduce_kernels_t *dafi_reduce_kernels(uint32_t dtype) {
-    return dtype <= DAF_BOOL ? best_table() + dtype : NULL;
+    return dtype <= DAF_BOOL ? table_in_force() + dtype : NULL;
 }

@@ -13,14 +13,13 @@ The engine asks for one thing: `ticket = packer.submit(encode, tensor)`, and bef
 from __future__ import annotations
 
 import collections
-import contextlib
-import ctypes
 import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from daf.errors import DafError
+from daf.kernels.threads import limit_threads
 
 if TYPE_CHECKING:
     import torch
@@ -218,7 +217,7 @@ class WorkerPacker:
         self._thread.start()
 
     def _work(self) -> None:
-        _use_one_thread()
+        limit_threads(1)  # a team of its own would fight torch's for the same cores
         while True:
             with self._changed:
                 while not self._queue and not self._closed:
@@ -310,12 +309,6 @@ class _StreamTicket:
 
     def abandon(self) -> bool:
         return True  # queued kernels come before whatever the stream does next with the same memory
-
-
-def _use_one_thread() -> None:
-    """Keep the kernels that this thread calls on it: a team of its own would fight torch's for the same cores."""
-    with contextlib.suppress(OSError, AttributeError):  # no OpenMP in the process: there are no teams
-        ctypes.CDLL(None).omp_set_num_threads(1)  # of the calling thread only
 
 
 def _version(tensor: torch.Tensor) -> int:

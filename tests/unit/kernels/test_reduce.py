@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daf.kernels import available_isas, isa, set_isa, threads
 from daf.kernels.reduce import value_ranges
 from daf.kernels.reduce_choice import STRATEGIES, Chooser
 
@@ -55,6 +56,32 @@ def test_every_strategy_finds_the_range_of_every_channel(name: str, strategy: st
         ranges = value_ranges(values.data_ptr(), name, shape, strategy=strategy)
         assert list(ranges.lo) == flat.amin(1).tolist(), shape
         assert list(ranges.hi) == flat.amax(1).tolist(), shape
+
+
+@pytest.mark.parametrize("name", available_isas())
+def test_every_instruction_set_finds_the_same(name: str) -> None:
+    before = isa()
+    values = torch.randn(5, 37, 300)
+    try:
+        set_isa(name)
+        for dtype, torch_dtype in REALS.items():
+            narrow = values.to(torch_dtype)
+            for shape in ((5, 37, 300), (1, 1, 55_500), (1500, 37, 1)):
+                ranges = value_ranges(narrow.data_ptr(), dtype, shape, strategy="hybrid")
+                flat = narrow.view(shape).transpose(0, 1).flatten(1).double()
+                assert list(ranges.lo) == flat.amin(1).tolist()
+                assert list(ranges.hi) == flat.amax(1).tolist()
+    finally:
+        set_isa(before)
+
+
+def test_a_thread_can_be_kept_from_using_others(num_threads: int) -> None:
+    assert threads.num_threads() == num_threads
+    threads.limit_threads(1)
+    try:
+        assert threads.num_threads() == 1
+    finally:
+        threads.limit_threads(0)
 
 
 @given(
