@@ -40,15 +40,21 @@ typedef struct dafi_codec {
     daf_status (*encode)(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed);
     daf_status (*decode)(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
     const dafi_group_codec_t *group; /* NULL: not group by group */
+    /* The elements that `group` codes, as float32, for their error. */
+    void (*gather)(const daf_coder_t *coder, const void *src, uint64_t group, float *x, uint32_t *num);
 } dafi_codec_t;
 
 extern const dafi_codec_t dafi_codec_raw, dafi_codec_int, dafi_codec_bool, dafi_codec_minmax, dafi_codec_minmax_sr,
-    dafi_codec_meansplit, dafi_codec_support;
+    dafi_codec_meansplit, dafi_codec_support, dafi_codec_dual;
+
+extern const dafi_group_codec_t dafi_meansplit_groups;
 
 const dafi_codec_t *dafi_codec_of(const daf_coder_t *coder);
+uint32_t dafi_codec_index(const dafi_codec_t *codec);
 
 /* grouped.c: a codec that works group by group, over a whole tensor. */
 daf_status dafi_grouped_plan(daf_coder_t *coder);
+void dafi_clear_tails(const daf_coder_t *coder, const daf_planes_t *planes);
 daf_status dafi_grouped_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed);
 daf_status dafi_grouped_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
 dafi_group_job_t dafi_job_of(const daf_coder_t *coder, uint32_t live);

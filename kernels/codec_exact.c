@@ -210,6 +210,6 @@ static daf_status int_decode(const daf_coder_t *coder, void *dst, const daf_plan
     return DAF_OK;
 }
 
-const dafi_codec_t dafi_codec_raw = {"raw", 0, 64, raw_plan, raw_encode, raw_decode, NULL};
-const dafi_codec_t dafi_codec_bool = {"bool", 1, 1, bool_plan, bool_encode, bool_decode, NULL};
-const dafi_codec_t dafi_codec_int = {"int", 1, 64, int_plan, int_encode, int_decode, NULL};
+const dafi_codec_t dafi_codec_raw = {"raw", 0, 64, raw_plan, raw_encode, raw_decode, NULL, NULL};
+const dafi_codec_t dafi_codec_bool = {"bool", 1, 1, bool_plan, bool_encode, bool_decode, NULL, NULL};
+const dafi_codec_t dafi_codec_int = {"int", 1, 64, int_plan, int_encode, int_decode, NULL, NULL};

@@ -131,12 +131,13 @@ static void decode_support(const dafi_group_job_t *job, const dafi_group_t *in, 
     decode(job, in, x, true);
 }
 
-static const dafi_group_codec_t all = {DAFI_MEANSPLIT, false, head_bytes, encode_all, decode_all};
+const dafi_group_codec_t dafi_meansplit_groups = {DAFI_MEANSPLIT, false, head_bytes, encode_all, decode_all};
 static const dafi_group_codec_t support = {DAFI_SUPPORT, true, head_bytes, encode_support, decode_support};
 
 const dafi_codec_t dafi_codec_meansplit = {
-    "meansplit", 1, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &all,
+    "meansplit",       1, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &dafi_meansplit_groups,
+    dafi_group_gather,
 };
 const dafi_codec_t dafi_codec_support = {
-    "support", 0, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &support,
+    "support", 0, 4, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &support, dafi_group_gather,
 };

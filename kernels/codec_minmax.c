@@ -67,8 +67,8 @@ static const dafi_group_codec_t nearest = {DAFI_MINMAX, false, head_bytes, encod
 static const dafi_group_codec_t stochastic = {DAFI_MINMAX_SR, false, head_bytes, encode_stochastic, decode};
 
 const dafi_codec_t dafi_codec_minmax = {
-    "minmax", 1, 8, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &nearest,
+    "minmax", 1, 8, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &nearest, dafi_group_gather,
 };
 const dafi_codec_t dafi_codec_minmax_sr = {
-    "minmax-sr", 1, 8, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &stochastic,
+    "minmax-sr", 1, 8, dafi_grouped_plan, dafi_grouped_encode, dafi_grouped_decode, &stochastic, dafi_group_gather,
 };

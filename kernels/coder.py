@@ -12,7 +12,7 @@ import itertools
 
 from daf.kernels._native import ffi, lib
 
-CODECS = ("raw", "int", "bool", "minmax", "minmax-sr", "meansplit", "support")
+CODECS = ("raw", "int", "bool", "minmax", "minmax-sr", "meansplit", "support", "dual")
 SHAPES = {"run": lib.DAF_RUN, "column": lib.DAF_COLUMN}
 DTYPES = {
     "float32": lib.DAF_FLOAT32, "bfloat16": lib.DAF_BFLOAT16, "float16": lib.DAF_FLOAT16,
@@ -36,6 +36,7 @@ class Spec:
     minmax-sr    1-8      run, column  floats, rounded up or down at random: unbiased
     meansplit    1-4      run, column  floats, each part of a group to its mean
     support      0-4      run, column  floats; zeros exact, the others as meansplit
+    dual         1-4      run, column  floats; averages of 8 x 8 blocks (column: of 8 rows), the rest as meansplit
     ============ ======== ============ ======================================================
     """
 

@@ -42,7 +42,7 @@ void dafi_group_gather(const daf_coder_t *coder, const void *src, uint64_t group
 }
 
 /* What no group writes: bits beyond numel in the last unit, headers beyond the last group in their last unit. */
-static void clear_tails(const daf_coder_t *coder, const daf_planes_t *planes) {
+void dafi_clear_tails(const daf_coder_t *coder, const daf_planes_t *planes) {
     for (uint32_t s = 0; s < coder->num_streams; s++) {
         if (has_plane(coder, s) && coder->numel % DAF_GROUP)
             memset(dafi_at(planes, s, coder->head_offset[s] - DAF_UNIT_BYTES), 0, DAF_UNIT_BYTES);
@@ -53,7 +53,7 @@ static void clear_tails(const daf_coder_t *coder, const daf_planes_t *planes) {
 }
 
 daf_status dafi_grouped_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed) {
-    clear_tails(coder, planes);
+    dafi_clear_tails(coder, planes);
     if (coder->shape == DAF_COLUMN)
         dafi_column_encode(coder, src, planes, seed);
     else

@@ -4,13 +4,19 @@
 
 static const dafi_codec_t *const codecs[] = {
     &dafi_codec_raw,       &dafi_codec_int,       &dafi_codec_bool,    &dafi_codec_minmax,
-    &dafi_codec_minmax_sr, &dafi_codec_meansplit, &dafi_codec_support,
+    &dafi_codec_minmax_sr, &dafi_codec_meansplit, &dafi_codec_support, &dafi_codec_dual,
 };
 #define NUM_CODECS (sizeof codecs / sizeof *codecs)
 #define MAX_NUMEL ((uint64_t)1 << 48)
 
 const dafi_codec_t *dafi_codec_of(const daf_coder_t *coder) {
     return codecs[coder->codec];
+}
+
+uint32_t dafi_codec_index(const dafi_codec_t *codec) {
+    uint32_t index = 0;
+    while (codecs[index] != codec) index++;
+    return index;
 }
 
 daf_status daf_coder_init(daf_coder_t *coder, const char *name) {
@@ -80,7 +86,7 @@ daf_status daf_distortion(const daf_coder_t *coder, const void *src, uint32_t ma
         float x[DAF_GROUP], back[DAF_GROUP];
         dafi_group_t stored = {0};
         dafi_group_job_t job = dafi_job_of(coder, coder->bits);
-        dafi_group_gather(coder, src, coder->num_groups / num * i, x, &stored.num);
+        dafi_codec_of(coder)->gather(coder, src, coder->num_groups / num * i, x, &stored.num);
         codec->encode(&job, x, &stored);
         for (job.live = 0; job.live <= coder->bits; job.live++) {
             codec->decode(&job, &stored, back);

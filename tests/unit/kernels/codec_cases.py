@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from daf.kernels import HostPlanes, Spec, coder
 from daf.kernels.coder import DTYPES, SHAPES
 
-WIDTHS = {"minmax": 8, "minmax-sr": 8, "meansplit": 4, "support": 4}
+WIDTHS = {"minmax": 8, "minmax-sr": 8, "meansplit": 4, "support": 4, "dual": 4}
 FLOATS = ("float32", "bfloat16", "float16")
 KINDS = ("normal", "relu", "tiny", "loud", "constant", "integers", "wild")
 
@@ -84,7 +84,8 @@ def cases(draw: st.DrawFn) -> Case:
     """Any case of a float codec."""
     name = draw(st.sampled_from(sorted(WIDTHS)))
     group = draw(st.sampled_from(["run", "column"]))
-    cols = draw(st.sampled_from([1, 3, 8, 16, 24, 48, 100])) if group == "column" else 0
+    has_rows = group == "column" or name == "dual"
+    cols = draw(st.sampled_from([1, 3, 8, 16, 24, 48, 100])) if has_rows else 0
     rows = draw(st.integers(0, 700)) if cols else 0
     return Case(
         spec=Spec(name, draw(st.integers(1, WIDTHS[name])), group),

@@ -244,3 +244,28 @@ def test_a_foreign_or_malformed_stash_is_refused() -> None:
         code.decode(x.ctypes.data, HostPlanes(code.stream_bytes[:1]).address)
     with pytest.raises(StashError):
         code.encode(x.ctypes.data, HostPlanes(code.stream_bytes[:2]).address)
+
+
+@pytest.mark.parametrize("group", ["run", "column"])
+@pytest.mark.parametrize(("maps", "rows", "cols"), [(2, 16, 24), (3, 13, 7), (1, 300, 33), (5, 1, 9)])
+def test_dual_keeps_block_averages_when_every_plane_is_dropped(maps: int, rows: int, cols: int, group: str) -> None:
+    smooth = np.add.outer(np.arange(maps) * 50.0, np.add.outer(np.arange(rows) * 0.5, np.arange(cols) * 0.25))
+    x = (smooth.ravel() + normal(maps * rows * cols) * 0.1).astype(np.float32)
+    code = coder(Spec("dual", 2, group), "float32", x.size, cols, rows)
+    planes = encode(code, x)
+    errors = [float(np.mean((decode(code, planes, x) - x) ** 2))]
+    for _ in range(2):
+        planes.drop(1)
+        errors.append(float(np.mean((decode(code, planes, x) - x) ** 2)))
+    assert errors == sorted(errors)
+    assert errors[-1] < 4
+    assert code.distortion(x.ctypes.data, 10_000) == pytest.approx(errors[::-1], rel=0.2, abs=1e-3)
+
+
+def test_dual_keeps_what_is_not_finite() -> None:
+    x = normal(64 * 64)
+    x[100], x[200] = np.nan, np.inf
+    code = coder(Spec("dual", 3), "float32", x.size, 64, 64)
+    back = decode(code, encode(code, x), x)
+    assert not np.isfinite(back[[100, 200]]).any()
+    assert np.isfinite(np.delete(back, [100, 200])).all()

@@ -67,7 +67,7 @@ def fixed_cases(count: int) -> list[Case]:
 
     collect()
     widths = [(name, bits) for name, most in WIDTHS.items() for bits in range(1, most + 1)]
-    for (name, bits), dtype, (group, cols) in itertools.product(widths, FLOATS, (("run", 0), ("column", 32))):
+    for (name, bits), dtype, (group, cols) in itertools.product(widths, FLOATS, (("run", 32), ("column", 32))):
         spec = kernels.Spec(name, bits, group)
         drawn.append(Case(spec, dtype, 32 * 300, cols, 0, rng.choice(KINDS), bits, 512))
     return drawn
