@@ -143,7 +143,7 @@ def main() -> None:
     add_model_options(parser)
     parser.add_argument("--methods", default=",".join(STANDARD), help="comma separated; default: %(default)s")
     parser.add_argument("--steps", type=int, default=7, help="timed steps of each method and repeat")
-    parser.add_argument("--warmups", type=int, default=3)
+    parser.add_argument("--warmups", type=int, default=4, help="DAF plans its bits in these")
     parser.add_argument("--repeats", type=int, default=1, help="new processes each time")
     parser.add_argument("--alive", type=int, default=6, help="methods in memory at once, beside plain")
     parser.add_argument("--fidelity", type=int, default=3, help="batches to compare gradients on; 0: do not")
