@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -157,17 +159,32 @@ def _start_at_first_save(session: Session) -> None:
 
 
 def free_bytes() -> int:
-    """Return the memory that this process could still take: the machine's, or its control group's if that is less."""
+    """Return the memory that this process could still take: the machine's, or its control groups' if that is less."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            with open(limit) as limit_file, open(used) as used_file:
-                free = min(free, int(limit_file.read()) - int(used_file.read()))
-        except (OSError, ValueError):  # no such group, or no limit ("max")
-            continue
+    for limit, used in _group_files(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")):
+        with contextlib.suppress(OSError, ValueError):  # no such group, or no limit ("max")
+            free = min(free, int(limit.read_text()) - int(used.read_text()))
     return max(free, 0)
+
+
+def _group_files(membership: Path, root: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the files with limit and use of the process's memory groups, its own first, then those around it."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, limit, used = root, "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            top, limit, used = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            yield folder / limit, folder / used
+            if folder == top:
+                break
