@@ -21,7 +21,7 @@ def test_the_demos_report_opens_from_disk_and_repeats_its_table(
 ) -> None:
     path = tmp_path / "demo.html"
     command = [sys.executable, "-m", "daf.demo", "--steps", "2", "--report", str(path)]
-    environment = {**os.environ, "COLUMNS": "120"}
+    environment = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=240)
     finally:

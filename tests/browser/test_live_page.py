@@ -16,9 +16,6 @@ NewTab = Callable[..., Tab]
 LAST_BUDGET = "import('/page/app.js').then(({page}) => page.memory.plot.data.at(-2).at(-1))"
 
 
-pytestmark = pytest.mark.xdist_group("live-page")  # one sidecar and its training runs for all of these
-
-
 @pytest.fixture
 def run(trainings: list[Training]) -> Training:
     return trainings[1]
