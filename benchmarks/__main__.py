@@ -10,6 +10,8 @@ import time
 METHODS = "plain,checkpoint,gact-2,daf-4,daf-2,daf-auto-20x"
 SHORT = (
     ("codec", ""),
+    ("reduce", "--rounds 5"),
+    ("packing", "--steps 3 --scale 0.25"),
     ("pool", ""),
     ("allocator", ""),
     ("sidecar", "--only idle,scrape,budget"),
@@ -18,7 +20,7 @@ SHORT = (
     ("maxbatch", "--model gpt-small --limit 1GiB --steps 2"),
     ("accuracy", "--task charlm --quick --seeds 1 --methods plain,daf-2,daf-auto-16x"),
 )
-TAKE_DATA = {"train", "maxbatch", "accuracy"}
+TAKE_DATA = {"packing", "train", "maxbatch", "accuracy"}
 
 
 def main() -> int:
