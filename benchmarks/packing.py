@@ -30,6 +30,7 @@ from daf.quant.packing import Encode, Packer, Ticket, WorkerPacker
 from daf.sizes import format_bytes
 
 WAYS = ("plain", "inline", "worker")
+WARM_UP = 3  # steps in which the engine learns what to derive and how wide
 
 
 class MeteredPacker:
@@ -94,16 +95,16 @@ def packed_step(engine: Engine, run: Callable[[], dict[str, float]]) -> dict[str
 
 
 def measure(workload: Workload, *, bits: int, steps: int) -> dict[str, dict[str, list[float]]]:
-    """Return, for each way, the parts of every step but the first. Ways take turns within each round."""
+    """Return, for each way, the parts of every step after the warm-up. Ways take turns within each round."""
     optimizer = workload.optimizer()
     found: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
     with Arena(4 << 30, publish=False) as arena:
         engines = {way: Engine(arena, bits=bits, packing=way) for way in WAYS if way != "plain"}
-        for number in range(steps + 1):
+        for number in range(WARM_UP + steps):
             for way in WAYS:
                 run = lambda: train_step(workload, optimizer, number)  # noqa: B023, E731
                 parts = run() if way == "plain" else packed_step(engines[way], run)
-                for name, value in parts.items() if number else ():
+                for name, value in parts.items() if number >= WARM_UP else ():
                     found[way].setdefault(name, []).append(value)
     return found
 
