@@ -222,7 +222,9 @@ class Engine:
             if slot.follows and slot.can_follow and not self.encoder.is_sampling:
                 return Awaited(tensor, self.ledger, slot)
             stored = self.encoder.encode(tensor, layout, slot)
-            if self.policy.probe.is_on and slot.spec is not None and slot.spec.codec not in EXACT:
+            if slot.spec is not None and slot.spec.codec in EXACT:
+                self.ledger.note_exact(stored)
+            elif self.policy.probe.is_on:
                 self.policy.probe.see_slot(slot.id, tensor)
         if stored is None:
             return self._keep(tensor, "not_worth_it")

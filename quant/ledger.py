@@ -43,8 +43,9 @@ class Ledger:
         self.peak_raw_bytes = 0
         self.peak_stored_bytes = 0
         self.step_raw_bytes = 0
-        self.step_passed_bytes = 0
+        self.step_fixed_bytes = 0
         self._step_peak_bytes = 0
+        self._step_exact_bytes = 0
         self._step_kept_bytes = 0
         self.num_packs = 0
         self.num_coded = 0
@@ -81,15 +82,20 @@ class Ledger:
             self.stored_bytes -= stored.stored_bytes
 
     def begin_step(self) -> None:
-        """What the step before held at most becomes step_raw_bytes, what it passed through step_passed_bytes."""
-        self.step_passed_bytes = self._step_kept_bytes
-        self.step_raw_bytes = self._step_peak_bytes + self.step_passed_bytes
-        self._step_peak_bytes, self._step_kept_bytes = self.raw_bytes, 0
+        """What the step before held at most becomes step_raw_bytes; what no plan can shrink, step_fixed_bytes."""
+        self.step_fixed_bytes = self._step_kept_bytes + self._step_exact_bytes
+        self.step_raw_bytes = self._step_peak_bytes + self._step_kept_bytes
+        self._step_peak_bytes = self.raw_bytes
+        self._step_kept_bytes = self._step_exact_bytes = 0
 
     def keep(self, reason: str, num_bytes: int) -> None:
         self.passed[reason] += 1
         self.passed_bytes += num_bytes
         self._step_kept_bytes += num_bytes
+
+    def note_exact(self, stored: Stored | None) -> None:
+        """A mask, integers or raw bytes were stored: no width of theirs can be planned."""
+        self._step_exact_bytes += stored.stored_bytes if stored is not None else 0
 
     def counts(self) -> dict[str, int]:
         return {

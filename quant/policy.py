@@ -98,7 +98,7 @@ class Policy:
 
     def _plan(self, slots: list[Slot], wish: Wish) -> None:
         menus = {slot.id: menu_of(slot) for slot in slots if slot.curves}
-        fixed_bytes = self._ledger.step_passed_bytes + sum(slot.stored_bytes for slot in slots if not slot.curves)
+        fixed_bytes = self._ledger.step_fixed_bytes
         max_bytes = self._plane_bytes()
         max_error = 0.0
         if wish.max_error:
