@@ -15,7 +15,7 @@ from daf.allocator.replay import Replay
 from daf.allocator.tracing import read_trace
 from tests.tools import require_tool
 
-SCALE = 0.03
+SCALE = 0.1  # smaller, and the fixed costs of a few small blocks decide
 MIB = 1 << 20
 
 

@@ -157,7 +157,7 @@ def test_the_terminal_commands_work_with_a_sidecar_and_without(with_sidecar: boo
             assert "applied" in daf("budget", "4MiB", "--pid", str(child.pid))
             assert "4.00 MiB" in daf("budget")
             assert "preview" in daf("budget", "1MiB", "--dry-run")
-            assert "resize" in daf("events", "-n", "500")
+            wait_for(lambda: "resize" in daf("events", "-n", "500"))  # the sidecar looks once a second
             assert json.loads(daf("export", "trace", "-o", "-"))["traceEvents"]
             assert "forgot 0" in daf("clean")
         finally:
