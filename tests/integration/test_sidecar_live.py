@@ -130,14 +130,15 @@ def test_a_restarted_sidecar_knows_the_history_of_the_killed_one() -> None:
         first = start_sidecar()
         client = client_of(first)
         query = {"process": child.pid, "seconds": 600}
-        wait_for(lambda: live_pids(client) and len(client.get("/v1/history", **query)["times"]) >= 2)
+        wait_for(lambda: live_pids(client) and len(client.get("/v1/history", **query)["times"]) >= 3)
         before = client.get("/v1/history", **query)["times"]
         first.kill()
         first.wait()
         assert running(Settings(runtime_folder())) is None
         with sidecar_process() as (_second, again):
             after = wait_for(lambda: live_pids(again) and again.get("/v1/history", **query)["times"])
-            assert after[: len(before)] == before
+            told = before[:-1]  # the last sample may have been on its way to the file
+            assert after[: len(told)] == told
 
 
 @pytest.mark.parametrize("with_sidecar", [True, False])
