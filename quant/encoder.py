@@ -22,6 +22,7 @@ WORTH_IT = 0.75  # coded bytes must stay under this share of the raw ones
 EXACT = frozenset({"raw", "int", "bool"})
 SAMPLED_GROUPS = 64
 MIN_ROWS = 128  # fewer rows than this make column groups too short
+MIN_COLS = 16  # below, rows are shorter than a vector register and column groups ten times slower than runs
 MAX_FOLLOW_WIDTH = 2
 FINITE_EVERY = 64  # saves of a slot between two looks for infinities
 OFTEN_INFINITE = frozenset({"LogSoftmaxBackward0", "MaskedFillBackward0", "WhereBackward0", "LogBackward0"})
@@ -145,7 +146,7 @@ Candidate = tuple[str, str, range]  # codec, group shape, widths
 
 
 def candidates(layout: Layout, is_relu: bool) -> list[Candidate]:
-    groups = ["run", "column"] if layout.cols > 1 and layout.numel // layout.cols >= MIN_ROWS else ["run"]
+    groups = ["run", "column"] if layout.cols >= MIN_COLS and layout.numel // layout.cols >= MIN_ROWS else ["run"]
     if is_relu:
         return [("support", group, range(5)) for group in groups]
     return [
