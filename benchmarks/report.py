@@ -50,9 +50,13 @@ def versions() -> dict[str, str]:
 
 
 def command() -> str:
-    """Return the command line as a reader would type it."""
+    """Return the command line as a reader would type it, without where its rows go."""
     module = getattr(sys.modules["__main__"].__spec__, "name", Path(sys.argv[0]).name).removesuffix(".__main__")
-    return " ".join(["python -m", module, *sys.argv[1:]])
+    words = list(sys.argv[1:])
+    if "--json" in words[:-1]:
+        place = words.index("--json")
+        del words[place : place + 2]
+    return " ".join(["python -m", module, *(word for word in words if not word.startswith("--json="))])
 
 
 def write_json(path: str | Path, rows: Iterable[Mapping[str, Any]], **more: Any) -> None:
