@@ -298,7 +298,7 @@ FN void meansplit_decode_group(const dafi_span_t *span, uint32_t g, uint32_t dty
 }
 
 /* First every group's table, then every group's elements: a processor that streams stores past its caches wants no
- * ordinary stores in between (measured: five times slower). */
+ * ordinary stores in between (measured: about four times slower). */
 FN void meansplit_decode_groups(const dafi_span_t *span, uint32_t dtype, bool has_support, uint32_t live,
                                 bool is_streaming) {
     float tables[DAFI_SPAN_GROUPS][16] __attribute__((aligned(64)));
