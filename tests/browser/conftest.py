@@ -44,7 +44,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 30.0) -> Any:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: Playwright's event loop runs in this thread and is in other tests' way
 def browser() -> Iterator[Browser]:
     chromium = require_tool("chromium")
     with sync_playwright() as playwright:
