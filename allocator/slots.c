@@ -16,7 +16,7 @@ static const daf_field_t columns[] = {
     COLUMN(codec, 2, "", "How it is coded"),
     COLUMN(bits, 1, "bits", "Planes written per element"),
     COLUMN(importance, 1, "", "Cost of losing a plane, per byte"),
-    COLUMN(fidelity, 1, "ratio", "Relative gradient error, as last measured"),
+    COLUMN(fidelity, 1, "ratio", "Cosine with the exact gradient; 0: not measured"),
     COLUMN(raw_bytes, 0, "bytes", "One tensor of the slot, uncompressed"),
     COLUMN(stored_bytes, 0, "bytes", "One tensor of the slot, as stored"),
     COLUMN(live_bytes, 0, "bytes", "Plane bytes of the slot's live stashes"),

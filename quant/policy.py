@@ -149,7 +149,6 @@ class Policy:
             raw_bytes=slot.raw_bytes,
             stored_bytes=slot.stored_bytes,
             importance=slot.importance,
-            fidelity=slot.fidelity,
         )
 
 

@@ -77,7 +77,6 @@ class Slot:
     raw_bytes: int = 0
     stored_bytes: int = 0
     importance: float = 0.0
-    fidelity: float = 1.0
 
     @property
     def path(self) -> str:
