@@ -1,4 +1,7 @@
-"""The routes that hand out a run as a file for another tool."""
+"""The routes that hand out a run as a file for another tool.
+
+A file outlives the moment, so each takes a sample first: a run that has just ended is written down as ended.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ MAX_POINTS = 2000
     responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def snapshot(sidecar: Beside, selection: Selected) -> Response:
+    sidecar.sampler.tick()
     member, reading = one_read(sidecar.fleet, selection)
     oom = [event for event in events_of(sidecar, member.id) if event.get("kind") == "oom"]
     content = torch_snapshot(reading.values, reading.slots, map_of(member)["zones"], oom)
@@ -36,6 +40,7 @@ async def snapshot(sidecar: Beside, selection: Selected) -> Response:
 
 @router.get("/v1/trace", summary="A trace that Perfetto and Chrome open", response_model=models.Trace)
 async def trace(sidecar: Beside, selection: Selected) -> Response:
+    sidecar.sampler.tick()
     member = one(sidecar.fleet, selection)
     series = series_of(sidecar, member.id)
     found = perfetto_trace(member.page.identity.pid, member.label, series, events_of(sidecar, member.id))
@@ -44,6 +49,7 @@ async def trace(sidecar: Beside, selection: Selected) -> Response:
 
 @router.get("/v1/report", summary="Everything about one run in one document", response_model=models.Report)
 async def report(sidecar: Beside, selection: Selected) -> Response:
+    sidecar.sampler.tick()
     member, reading = one_read(sidecar.fleet, selection)
     series = series_of(sidecar, member.id)
     times, table = member.widths.table()

@@ -20,9 +20,6 @@ LOST_SECONDS = 60.0
 # What happens thousands of times a second is in the figures; as events it would drive everything else out of the ring.
 EVERYDAY_KINDS = frozenset({"alloc", "free", "stash", "release", "step"})
 CLEAN_TICKS = 300
-# A training step has hundreds of these: they would push what is worth reading out of the ring within seconds, and the
-# figures tell them better.
-EVERYDAY = frozenset({"alloc", "free", "stash", "release", "step"})
 
 
 class Sampler:
@@ -45,11 +42,14 @@ class Sampler:
             await asyncio.sleep(self._settings.sample_seconds)
 
     def tick(self) -> None:
+        """Take one sample of every process that lives, and the last one of each that has just ended."""
+        ended = set()
         for member, what in self._fleet.refresh():
+            ended.add(member.id)
             self.announce(member, what)
         shown = []
         for member in list(self._fleet.members.values()):
-            if member.state == LIVE or member.last is None:
+            if member.state == LIVE or member.last is None or member.id in ended:
                 reading = member.read(self._fleet.clock(), self._settings.limits.slots)
                 if reading is not None:
                     shown.append(self._note(member, reading))

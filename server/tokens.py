@@ -9,6 +9,7 @@ there is nothing for a forged request to ride on. Session keys live in the sidec
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import os
@@ -17,7 +18,7 @@ import secrets
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 TOKEN_CHARACTERS = 43  # 32 random bytes in base64url
 CODE_SECONDS = 12 * 3600.0
@@ -27,15 +28,28 @@ MAX_ENTRIES = 256
 
 def load_or_create(path: pathlib.Path) -> str:
     """Return the token in `path`, making a new one where there is none that only we could have written."""
-    for _ in range(3):
+    token = read_token(path)
+    if token is not None:
+        return token
+    with _alone_in(path.parent):  # of many makers one replaces what is there, and the rest read what it wrote
         token = read_token(path)
-        if token is not None:
-            return token
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        with contextlib.suppress(FileExistsError):
+        if token is None:
+            path.unlink(missing_ok=True)
             _create(path)
-    raise PermissionError(f"{path} cannot be made a token file of ours")
+            token = read_token(path)
+    if token is None:
+        raise PermissionError(f"{path} cannot be made a token file of ours")
+    return token
+
+
+@contextlib.contextmanager
+def _alone_in(folder: pathlib.Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read_token(path: pathlib.Path) -> str | None:
@@ -53,7 +67,7 @@ def read_token(path: pathlib.Path) -> str | None:
 
 
 def _create(path: pathlib.Path) -> None:
-    # Written under another name and linked into place: a reader never sees half a token, and of two makers one wins.
+    # Written under another name and linked into place: a reader never sees half a token.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -45,7 +45,10 @@ def test_a_token_of_another_user_is_not_ours(tmp_path: pathlib.Path) -> None:
     assert read_token(path) is None
 
 
-def test_of_many_makers_all_have_the_same_token(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("found_there", ["", "foreign"])
+def test_of_many_makers_all_have_the_same_token(tmp_path: pathlib.Path, found_there: str) -> None:
+    if found_there:
+        (tmp_path / "token").write_text(found_there)
     found: list[str] = []
     threads = [threading.Thread(target=lambda: found.append(load_or_create(tmp_path / "token"))) for _ in range(16)]
     for thread in threads:
