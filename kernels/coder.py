@@ -111,9 +111,18 @@ class Coder:
 
     def distortion(self, src_ptr: int, max_groups: int = 64) -> tuple[float, ...]:
         """Return the mean squared error with 0, 1, ... bits planes, from at most max_groups evenly spaced groups."""
-        mse = ffi.new("double[]", lib.DAF_MAX_STREAMS)
-        _check(lib.daf_distortion(self._native, ffi.cast("void *", src_ptr), max_groups, mse), "distortion")
-        return tuple(mse[0 : len(self.stream_bytes)])
+        return self._distortion(src_ptr, max_groups)[0]
+
+    def relative_distortion(self, src_ptr: int, max_groups: int = 64) -> tuple[float, ...]:
+        """Return the same over the mean square of the same groups' elements; nothing where these are all zero."""
+        errors, mean_square = self._distortion(src_ptr, max_groups)
+        return tuple(error / mean_square for error in errors) if mean_square else ()
+
+    def _distortion(self, src_ptr: int, max_groups: int) -> tuple[tuple[float, ...], float]:
+        mse, mean_square = ffi.new("double[]", lib.DAF_MAX_STREAMS), ffi.new("double *")
+        src = ffi.cast("void *", src_ptr)
+        _check(lib.daf_distortion(self._native, src, max_groups, mse, mean_square), "distortion")
+        return tuple(mse[0 : len(self.stream_bytes)]), float(mean_square[0])
 
     def choose_bits(self, src_ptr: int) -> int:
         """Return the planes that codec int needs for these elements."""

@@ -1,23 +1,30 @@
-/* Column groups: cuts a matrix into tiles of 256 rows and 16 columns, each column of a tile a group. Bits stand in
- * memory order, so a row of a tile is 16 consecutive bits of every plane. */
+/* Column groups: cuts a matrix into strips of 256 rows and 64 columns, and these into tiles of 16 columns, each column
+ * of a tile a group. Bits stand in memory order, so a row of a strip is 64 consecutive bits of every plane. */
 #include "numbers.h"
 #include "span.h"
 #include "threads.h"
+
+#define STRIP_COLS (DAFI_STRIP_TILES * DAFI_TILE_COLS)
+
+static uint16_t *mask_at(const dafi_tile_t *tile, uint32_t s, uint32_t r) {
+    return &tile->mask[s][r * DAFI_STRIP_TILES];
+}
 
 void dafi_tile_encode_column(const dafi_tile_t *tile, uint32_t c) {
     float x[DAF_GROUP];
     dafi_group_t stored = {0};
     dafi_group_job_t job = tile->job;
     stored.num = tile->num_rows;
-    job.key = tile->keys[c];
-    for (uint32_t j = 0; j < stored.num; j++) x[j] = tile->x[j * DAFI_TILE_COLS + c];
+    job.key = dafi_group_key(tile->seed, tile->first_group + c);
+    for (uint32_t j = 0; j < stored.num; j++) x[j] = dafi_load(tile->dtype, tile->src + j * tile->stride_bytes, c);
     tile->codec->encode(&job, x, &stored);
     for (uint32_t s = 0; s <= job.bits; s++) {
-        uint32_t head_bytes = tile->codec->head_bytes(s);
+        uint32_t head_bytes = tile->codec->head_bytes(s), bit = 1u << c;
         if (head_bytes) memcpy(tile->head[s] + c * head_bytes, stored.head[s], head_bytes);
-        for (uint32_t j = 0; tile->mask[s] && j < stored.num; j++)
-            tile->mask[s][j] =
-                (uint16_t)((tile->mask[s][j] & ~(1u << c)) | (uint32_t)dafi_bit(stored.plane[s], j) << c);
+        for (uint32_t j = 0; tile->mask[s] && j < stored.num; j++) {
+            uint32_t others = *mask_at(tile, s, j) & ~bit;
+            *mask_at(tile, s, j) = (uint16_t)(others | (dafi_bit(stored.plane[s], j) ? bit : 0));
+        }
     }
 }
 
@@ -29,21 +36,22 @@ void dafi_tile_decode_column(const dafi_tile_t *tile, uint32_t c) {
         uint32_t head_bytes = tile->codec->head_bytes(s);
         if (head_bytes) memcpy(stored.head[s], tile->head[s] + c * head_bytes, head_bytes);
         for (uint32_t j = 0; tile->mask[s] && j < stored.num; j++)
-            if ((tile->mask[s][j] >> c) & 1u) dafi_set_bit(stored.plane[s], j);
+            if ((*mask_at(tile, s, j) >> c) & 1u) dafi_set_bit(stored.plane[s], j);
     }
     tile->codec->decode(&tile->job, &stored, x);
-    for (uint32_t j = 0; j < stored.num; j++) tile->x[j * DAFI_TILE_COLS + c] = x[j];
+    for (uint32_t j = 0; j < stored.num; j++) dafi_store(tile->dtype, tile->dst + j * tile->stride_bytes, c, x[j]);
 }
 
-/* A tile with the memory that it points to: a thread's workspace. */
-typedef struct workspace {
-    dafi_tile_t tile;
+/* A strip with the memory that its tiles point to: a thread's workspace. */
+typedef struct strip {
+    dafi_tile_t tile; /* the first one */
+    uint32_t num_cols;
+    uint64_t first; /* index of its first element */
     float x[DAF_GROUP * DAFI_TILE_COLS] __attribute__((aligned(64)));
-    uint16_t mask[DAFI_MAX_PLANES + 1][DAF_GROUP];
-    uint8_t head[DAFI_MAX_PLANES + 1][DAFI_TILE_COLS * 8];
-    uint64_t first_group;
-    uint64_t first; /* index of the tile's first element */
-} workspace_t;
+    uint8_t edge[DAF_GROUP * DAFI_TILE_COLS * 4]; /* the elements of a tile that the matrix does not fill */
+    uint64_t mask[DAFI_MAX_PLANES + 1][DAF_GROUP];
+    uint8_t head[DAFI_MAX_PLANES + 1][STRIP_COLS * 8];
+} strip_t;
 
 typedef struct task {
     const daf_coder_t *coder;
@@ -51,127 +59,163 @@ typedef struct task {
     const uint8_t *src;
     uint8_t *dst;
     uint64_t seed;
+    bool is_streaming;
 } task_t;
 
-static void place_tile(const task_t *task, uint64_t band, uint64_t col, uint32_t live, workspace_t *ws) {
+static void place_strip(const task_t *task, uint64_t band, uint64_t col, uint32_t live, strip_t *strip) {
     const daf_coder_t *coder = task->coder;
     uint64_t row = band * DAF_GROUP, left_rows = coder->numel / coder->cols - row, left_cols = coder->cols - col;
-    dafi_tile_t *tile = &ws->tile;
-    tile->codec = dafi_codec_of(coder)->group;
-    tile->job = dafi_job_of(coder, live);
-    tile->num_rows = left_rows < DAF_GROUP ? (uint32_t)left_rows : DAF_GROUP;
-    tile->num_cols = left_cols < DAFI_TILE_COLS ? (uint32_t)left_cols : DAFI_TILE_COLS;
-    tile->x = ws->x;
+    dafi_tile_t *tile = &strip->tile;
+    strip->first = row * coder->cols + col;
+    strip->num_cols = left_cols < STRIP_COLS ? (uint32_t)left_cols : STRIP_COLS;
+    *tile = (dafi_tile_t){
+        .stride_bytes = coder->cols * dafi_itemsize(coder->dtype),
+        .x = strip->x,
+        .first_group = band * coder->cols + col,
+        .seed = task->seed,
+        .num_rows = left_rows < DAF_GROUP ? (uint32_t)left_rows : DAF_GROUP,
+        .dtype = coder->dtype,
+        .is_streaming = task->is_streaming,
+        .codec = dafi_codec_of(coder)->group,
+        .job = dafi_job_of(coder, live),
+    };
     for (uint32_t s = 0; s <= DAFI_MAX_PLANES; s++) {
-        tile->mask[s] = s || tile->codec->has_support ? ws->mask[s] : NULL;
-        tile->head[s] = ws->head[s];
+        tile->mask[s] = s || tile->codec->has_support ? (uint16_t *)strip->mask[s] : NULL;
+        tile->head[s] = strip->head[s];
     }
-    ws->first_group = band * coder->cols + col;
-    ws->first = row * coder->cols + col;
-    for (uint32_t c = 0; c < DAFI_TILE_COLS; c++) tile->keys[c] = dafi_group_key(task->seed, ws->first_group + c);
 }
 
-/* Headers, one group at a time: 16 of them may lie in two pages. */
-static void move_heads(const task_t *task, workspace_t *ws, bool to_planes) {
+/* Tile t of a strip, its elements not yet placed; returns its columns. */
+static uint32_t tile_of(const task_t *task, const strip_t *strip, uint32_t t, dafi_tile_t *tile) {
+    uint32_t left = strip->num_cols - t * DAFI_TILE_COLS;
+    *tile = strip->tile;
+    tile->first_group += t * DAFI_TILE_COLS;
+    for (uint32_t s = 0; s <= DAFI_MAX_PLANES; s++) {
+        if (tile->mask[s]) tile->mask[s] += t;
+        tile->head[s] += t * DAFI_TILE_COLS * task->coder->head_bytes[s];
+    }
+    return left < DAFI_TILE_COLS ? left : DAFI_TILE_COLS;
+}
+
+static uint64_t byte_of(const task_t *task, const strip_t *strip, uint32_t t) {
+    return (strip->first + t * DAFI_TILE_COLS) * dafi_itemsize(task->coder->dtype);
+}
+
+static void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t size,
+                      uint32_t num_rows) {
+    for (uint32_t r = 0; r < num_rows; r++) memcpy(to + r * to_stride, from + r * from_stride, size);
+}
+
+static void encode_tile(const task_t *task, strip_t *strip, uint32_t t) {
+    dafi_tile_t tile;
+    uint32_t num_cols = tile_of(task, strip, t, &tile);
+    size_t itemsize = dafi_itemsize(tile.dtype);
+    dafi_tile_fn fast = tile.codec->kernel < 0 ? NULL : dafi_isa_now()->encode_tile[tile.codec->kernel];
+    tile.src = task->src + byte_of(task, strip, t);
+    if (fast && num_cols < DAFI_TILE_COLS) {
+        memset(strip->edge, 0, sizeof strip->edge);
+        copy_rows(strip->edge, DAFI_TILE_COLS * itemsize, tile.src, tile.stride_bytes, num_cols * itemsize,
+                  tile.num_rows);
+        tile.src = strip->edge, tile.stride_bytes = DAFI_TILE_COLS * itemsize;
+    }
+    if (fast) fast(&tile);
+    for (uint32_t c = 0; !fast && c < num_cols; c++) dafi_tile_encode_column(&tile, c);
+}
+
+static void decode_tile(const task_t *task, strip_t *strip, uint32_t t) {
+    dafi_tile_t tile;
+    uint32_t num_cols = tile_of(task, strip, t, &tile);
+    size_t itemsize = dafi_itemsize(tile.dtype), stride_bytes = tile.stride_bytes;
+    uint8_t *dst = tile.dst = task->dst + byte_of(task, strip, t);
+    dafi_tile_fn fast = tile.codec->kernel < 0 ? NULL : dafi_isa_now()->decode_tile[tile.codec->kernel];
+    bool is_edge = fast && num_cols < DAFI_TILE_COLS;
+    if (is_edge) tile.dst = strip->edge, tile.stride_bytes = DAFI_TILE_COLS * itemsize, tile.is_streaming = false;
+    if (fast) fast(&tile);
+    for (uint32_t c = 0; !fast && c < num_cols; c++) dafi_tile_decode_column(&tile, c);
+    if (is_edge) copy_rows(dst, stride_bytes, strip->edge, tile.stride_bytes, num_cols * itemsize, tile.num_rows);
+}
+
+/* The headers of a strip follow each other, in one page or two. */
+static void move_heads(const task_t *task, strip_t *strip, bool to_planes) {
     for (uint32_t s = 0; s < task->planes->num_streams; s++) {
-        uint32_t size = task->coder->head_bytes[s];
-        for (uint32_t c = 0; size && c < ws->tile.num_cols; c++) {
-            uint8_t *at = dafi_at(task->planes, s, task->coder->head_offset[s] + (ws->first_group + c) * size);
+        uint32_t size = task->coder->head_bytes[s] * strip->num_cols, page_bytes = task->planes->page_bytes;
+        uint64_t place = task->coder->head_offset[s] + strip->tile.first_group * task->coder->head_bytes[s];
+        for (uint32_t done = 0, part; done < size; done += part) {
+            uint8_t *at = dafi_at(task->planes, s, place + done);
+            uint32_t room = page_bytes - (uint32_t)((place + done) & (page_bytes - 1));
+            part = size - done < room ? size - done : room;
             if (to_planes)
-                memcpy(at, ws->head[s] + c * size, size);
+                memcpy(at, strip->head[s] + done, part);
             else
-                memcpy(ws->head[s] + c * size, at, size);
+                memcpy(strip->head[s] + done, at, part);
         }
     }
 }
 
-/* Bits of one row of a tile. Any column may begin anywhere in a byte; 16 whole bytes' worth is the common case. */
-static void put_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num, uint16_t mask) {
-    if (num == 16 && index % 16 == 0) {
-        memcpy(dafi_at(planes, s, index / 8), &mask, 2);
+/* Bits of one row of a strip. Any row may begin anywhere in a byte; eight whole bytes of one page are the common case.
+ */
+static bool is_one_word(const daf_planes_t *planes, uint64_t index, uint32_t num) {
+    return num == 64 && index % 8 == 0 && (index / 8 & (planes->page_bytes - 1)) + 8 <= planes->page_bytes;
+}
+
+static void put_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num, uint64_t mask) {
+    if (is_one_word(planes, index, num)) {
+        memcpy(dafi_at(planes, s, index / 8), &mask, 8);
         return;
     }
     for (uint32_t c = 0; c < num;) {
         uint32_t shift = (uint32_t)((index + c) % 8), part = 8 - shift < num - c ? 8 - shift : num - c;
         uint8_t keep = (uint8_t) ~(((1u << part) - 1) << shift), *byte = dafi_at(planes, s, (index + c) / 8);
-        *byte = (uint8_t)((*byte & keep) | (uint8_t)((((uint32_t)mask >> c) & ((1u << part) - 1)) << shift));
+        *byte = (uint8_t)((*byte & keep) | (uint8_t)(((mask >> c) & ((1u << part) - 1)) << shift));
         c += part;
     }
 }
 
-static uint16_t get_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num) {
-    uint16_t whole;
-    uint32_t mask = 0;
-    if (num == 16 && index % 16 == 0) {
-        memcpy(&whole, dafi_at(planes, s, index / 8), 2);
-        return whole;
+static uint64_t get_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num) {
+    uint64_t mask = 0;
+    if (is_one_word(planes, index, num)) {
+        memcpy(&mask, dafi_at(planes, s, index / 8), 8);
+        return mask;
     }
     for (uint32_t c = 0; c < num;) {
         uint32_t shift = (uint32_t)((index + c) % 8), part = 8 - shift < num - c ? 8 - shift : num - c;
-        mask |= (((uint32_t)*dafi_at(planes, s, (index + c) / 8) >> shift) & ((1u << part) - 1)) << c;
+        mask |= (uint64_t)((*dafi_at(planes, s, (index + c) / 8) >> shift) & ((1u << part) - 1)) << c;
         c += part;
     }
-    return (uint16_t)mask;
+    return mask;
 }
 
-static void encode_tile(const task_t *task, uint64_t band, uint64_t col, workspace_t *ws) {
-    place_tile(task, band, col, task->coder->bits, ws);
-    dafi_tile_t *tile = &ws->tile;
-    const dafi_isa_t *isa = dafi_isa_now();
-    size_t itemsize = dafi_itemsize(task->coder->dtype);
-    for (uint32_t r = 0; r < tile->num_rows; r++) {
-        const uint8_t *row = task->src + (ws->first + r * task->coder->cols) * itemsize;
-        if (isa->widen16 && tile->num_cols == DAFI_TILE_COLS)
-            isa->widen16(task->coder->dtype, row, ws->x + r * DAFI_TILE_COLS);
-        else
-            for (uint32_t c = 0; c < tile->num_cols; c++)
-                ws->x[r * DAFI_TILE_COLS + c] = dafi_load(task->coder->dtype, row, c);
-    }
-    dafi_tile_fn fast =
-        tile->codec->kernel < 0 || tile->num_cols < DAFI_TILE_COLS ? NULL : isa->encode_tile[tile->codec->kernel];
-    if (fast) fast(tile);
-    for (uint32_t c = 0; !fast && c < tile->num_cols; c++) dafi_tile_encode_column(tile, c);
-    move_heads(task, ws, true);
+static void encode_strip(const task_t *task, uint64_t band, uint64_t col, strip_t *strip) {
+    place_strip(task, band, col, task->coder->bits, strip);
+    for (uint32_t t = 0; t * DAFI_TILE_COLS < strip->num_cols; t++) encode_tile(task, strip, t);
+    move_heads(task, strip, true);
     for (uint32_t s = 0; s <= task->coder->bits; s++)
-        for (uint32_t r = 0; tile->mask[s] && r < tile->num_rows; r++)
-            put_row(task->planes, s, ws->first + r * task->coder->cols, tile->num_cols, tile->mask[s][r]);
+        for (uint32_t r = 0; strip->tile.mask[s] && r < strip->tile.num_rows; r++)
+            put_row(task->planes, s, strip->first + r * task->coder->cols, strip->num_cols, strip->mask[s][r]);
 }
 
-static void decode_tile(const task_t *task, uint64_t band, uint64_t col, workspace_t *ws) {
-    place_tile(task, band, col, task->planes->num_streams - 1, ws);
-    dafi_tile_t *tile = &ws->tile;
-    const dafi_isa_t *isa = dafi_isa_now();
-    size_t itemsize = dafi_itemsize(task->coder->dtype);
-    move_heads(task, ws, false);
-    for (uint32_t s = 0; s <= tile->job.live; s++)
-        for (uint32_t r = 0; tile->mask[s] && r < tile->num_rows; r++)
-            tile->mask[s][r] = get_row(task->planes, s, ws->first + r * task->coder->cols, tile->num_cols);
-    dafi_tile_fn fast =
-        tile->codec->kernel < 0 || tile->num_cols < DAFI_TILE_COLS ? NULL : isa->decode_tile[tile->codec->kernel];
-    if (fast) fast(tile);
-    for (uint32_t c = 0; !fast && c < tile->num_cols; c++) dafi_tile_decode_column(tile, c);
-    for (uint32_t r = 0; r < tile->num_rows; r++) {
-        uint8_t *row = task->dst + (ws->first + r * task->coder->cols) * itemsize;
-        const float *x = ws->x + r * DAFI_TILE_COLS;
-        if (isa->narrow16 && tile->num_cols == DAFI_TILE_COLS)
-            isa->narrow16(task->coder->dtype, x, row);
-        else
-            for (uint32_t c = 0; c < tile->num_cols; c++) dafi_store(task->coder->dtype, row, c, x[c]);
-    }
+static void decode_strip(const task_t *task, uint64_t band, uint64_t col, strip_t *strip) {
+    place_strip(task, band, col, task->planes->num_streams - 1, strip);
+    move_heads(task, strip, false);
+    for (uint32_t s = 0; s < task->planes->num_streams; s++)
+        for (uint32_t r = 0; strip->tile.mask[s] && r < strip->tile.num_rows; r++)
+            strip->mask[s][r] = get_row(task->planes, s, strip->first + r * task->coder->cols, strip->num_cols);
+    for (uint32_t t = 0; t * DAFI_TILE_COLS < strip->num_cols; t++) decode_tile(task, strip, t);
 }
 
 static void encode_bands(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
-    workspace_t ws;
+    strip_t strip;
     for (uint64_t band = (uint64_t)first; band < (uint64_t)last; band++)
-        for (uint64_t col = 0; col < task->coder->cols; col += DAFI_TILE_COLS) encode_tile(task, band, col, &ws);
+        for (uint64_t col = 0; col < task->coder->cols; col += STRIP_COLS) encode_strip(task, band, col, &strip);
 }
 
 static void decode_bands(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
-    workspace_t ws;
+    strip_t strip;
     for (uint64_t band = (uint64_t)first; band < (uint64_t)last; band++)
-        for (uint64_t col = 0; col < task->coder->cols; col += DAFI_TILE_COLS) decode_tile(task, band, col, &ws);
+        for (uint64_t col = 0; col < task->coder->cols; col += STRIP_COLS) decode_strip(task, band, col, &strip);
+    if (task->is_streaming) dafi_stream_fence();
 }
 
 static void over_bands(task_t task, void (*work)(void *context, int64_t first, int64_t last)) {
@@ -181,9 +225,11 @@ static void over_bands(task_t task, void (*work)(void *context, int64_t first, i
 }
 
 void dafi_column_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed) {
-    over_bands((task_t){coder, planes, src, NULL, seed}, encode_bands);
+    over_bands((task_t){coder, planes, src, NULL, seed, false}, encode_bands);
 }
 
 void dafi_column_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes) {
-    over_bands((task_t){coder, planes, NULL, dst, 0}, decode_bands);
+    uint64_t row_bytes = coder->cols * dafi_itemsize(coder->dtype);
+    bool is_streaming = dafi_is_streaming(coder, dst) && row_bytes % DAFI_STREAMING_ALIGN == 0;
+    over_bands((task_t){coder, planes, NULL, dst, 0, is_streaming}, decode_bands);
 }

@@ -8,7 +8,7 @@ static bool always(void) {
     return true;
 }
 
-static const dafi_isa_t scalar = {.name = "scalar", .is_available = always};
+static const dafi_isa_t scalar = {.name = "scalar", .is_available = always, .exact = &dafi_exact_reference};
 #if defined(__x86_64__)
 extern const dafi_isa_t dafi_isa_avx512, dafi_isa_avx2;
 static const dafi_isa_t *const known[] = {&dafi_isa_avx512, &dafi_isa_avx2, &scalar};

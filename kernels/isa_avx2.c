@@ -6,6 +6,7 @@
 #include "simd_avx2.h"
 #include "run_kernels.h"
 #include "column_kernels.h"
+#include "exact_kernels.h"
 
 static bool is_available(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");

@@ -7,6 +7,7 @@
 #include "simd_avx512.h"
 #include "run_kernels.h"
 #include "column_kernels.h"
+#include "exact_kernels.h"
 
 static bool is_available(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -9,13 +9,19 @@
 
 #define PRAGMA_(text) _Pragma(#text)
 #define PRAGMA(text) PRAGMA_(text)
-#if !defined(ISA_UNROLLS) || defined(DAF_NO_UNROLL)
-#define UNROLL(                                                                                                        \
-    count) /* where sixteen lanes are several registers, unrolled loops no longer fit; sanitizers: build time */
+/* UNROLL_WORDS: loops over 64-bit words. UNROLL: loops over sixteen lanes, only where these are one register; where
+ * they are several, unrolled loops no longer fit. Sanitizers do without, for the build's time. */
+#if defined(DAF_NO_UNROLL)
+#define UNROLL_WORDS(count)
 #elif defined(__clang__)
-#define UNROLL(count) PRAGMA(clang loop unroll(full))
+#define UNROLL_WORDS(count) PRAGMA(clang loop unroll(full))
 #else
-#define UNROLL(count) PRAGMA(GCC unroll count)
+#define UNROLL_WORDS(count) PRAGMA(GCC unroll count)
+#endif
+#if defined(ISA_UNROLLS)
+#define UNROLL(count) UNROLL_WORDS(count)
+#else
+#define UNROLL(count)
 #endif
 #if defined(__clang__)
 #if defined(ISA_TARGET)

@@ -5,6 +5,7 @@
 #include "simd_neon.h"
 #include "run_kernels.h"
 #include "column_kernels.h"
+#include "exact_kernels.h"
 
 static bool is_available(void) {
     return true;

@@ -80,8 +80,10 @@ daf_status daf_encode(const daf_coder_t *coder, const void *src, const daf_plane
 /* Writes numel elements at `dst` from the live streams. */
 daf_status daf_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
 
-/* mse[k]: mean squared error with k planes, over at most max_groups evenly spaced groups. Room for bits + 1 numbers. */
-daf_status daf_distortion(const daf_coder_t *coder, const void *src, uint32_t max_groups, double *mse);
+/* mse[k]: mean squared error with k planes, over at most max_groups evenly spaced groups. Room for bits + 1 numbers.
+ * mean_square: of the same elements. */
+daf_status daf_distortion(const daf_coder_t *coder, const void *src, uint32_t max_groups, double *mse,
+                          double *mean_square);
 
 /* The planes that codec `int` needs for these elements: 1..64. */
 daf_status daf_choose_bits(uint32_t dtype, uint64_t numel, const void *src, uint32_t *bits);

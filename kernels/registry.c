@@ -76,26 +76,3 @@ daf_status daf_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *p
     if (memcmp(tag_at(coder, planes), &tag, sizeof tag) != 0) return DAF_FOREIGN;
     return dafi_codec_of(coder)->decode(coder, dst, planes);
 }
-
-daf_status daf_distortion(const daf_coder_t *coder, const void *src, uint32_t max_groups, double *mse) {
-    const dafi_group_codec_t *codec = dafi_codec_of(coder)->group;
-    uint64_t count = 0, num = coder->num_groups < max_groups ? coder->num_groups : max_groups;
-    for (uint32_t k = 0; k < coder->num_streams; k++) mse[k] = 0.0;
-    if (!codec) return DAF_OK;
-    for (uint64_t i = 0; i < num; i++) {
-        float x[DAF_GROUP], back[DAF_GROUP];
-        dafi_group_t stored = {0};
-        dafi_group_job_t job = dafi_job_of(coder, coder->bits);
-        dafi_codec_of(coder)->gather(coder, src, coder->num_groups / num * i, x, &stored.num);
-        codec->encode(&job, x, &stored);
-        for (job.live = 0; job.live <= coder->bits; job.live++) {
-            codec->decode(&job, &stored, back);
-            for (uint32_t j = 0; j < stored.num; j++)
-                if (dafi_is_regular(x[j]) && dafi_is_regular(back[j]))
-                    mse[job.live] += ((double)x[j] - back[j]) * ((double)x[j] - back[j]);
-        }
-        count += stored.num;
-    }
-    for (uint32_t k = 0; count && k <= coder->bits; k++) mse[k] /= (double)count;
-    return DAF_OK;
-}

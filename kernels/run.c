@@ -5,10 +5,6 @@
 #include "threads.h"
 
 #define SPAN_ELEMENTS (DAFI_SPAN_GROUPS * DAF_GROUP)
-/* Above this the decoded tensor does not stay in a core's caches anyway, so stores go past them. */
-#define STREAMING_BYTES ((uint64_t)4 << 20)
-#define STREAMING_ALIGN 64
-
 static uint64_t size_of_group(const dafi_span_t *span, uint32_t g) {
     uint64_t left = span->numel - (uint64_t)g * DAF_GROUP;
     return left < DAF_GROUP ? left : DAF_GROUP;
@@ -92,24 +88,32 @@ dafi_span_t dafi_span_of(const daf_coder_t *coder, uint64_t index, uint32_t live
     };
 }
 
+void dafi_span_encode_groups(const dafi_span_t *span) {
+    int kernel = span->codec->kernel;
+    dafi_span_fn fast = kernel < 0 ? NULL : dafi_isa_now()->encode[kernel];
+    if (fast) fast(span);
+    for (uint32_t g = 0; !fast && g < dafi_div_up(span->numel, DAF_GROUP); g++) dafi_span_encode_group(span, g);
+}
+
+void dafi_span_decode_groups(const dafi_span_t *span) {
+    int kernel = span->codec->kernel;
+    dafi_span_fn fast = kernel < 0 ? NULL : dafi_isa_now()->decode[kernel];
+    if (fast) fast(span);
+    for (uint32_t g = 0; !fast && g < dafi_div_up(span->numel, DAF_GROUP); g++) dafi_span_decode_group(span, g);
+}
+
 void dafi_span_encode(const daf_coder_t *coder, const daf_planes_t *planes, dafi_span_t *span) {
     staged_t staged;
-    int kernel = span->codec->kernel;
-    dafi_span_fn fast = kernel < 0 ? NULL : dafi_isa_now()->encode[kernel][span->dtype];
     find_bytes(coder, planes, span, &staged);
-    for (uint32_t g = 0; !fast && g < dafi_div_up(span->numel, DAF_GROUP); g++) dafi_span_encode_group(span, g);
-    if (fast) fast(span);
+    dafi_span_encode_groups(span);
     move_heads(coder, planes, span, &staged, true);
 }
 
 void dafi_span_decode(const daf_coder_t *coder, const daf_planes_t *planes, dafi_span_t *span) {
     staged_t staged;
-    int kernel = span->codec->kernel;
-    dafi_span_fn fast = kernel < 0 ? NULL : dafi_isa_now()->decode[kernel][span->dtype];
     find_bytes(coder, planes, span, &staged);
     move_heads(coder, planes, span, &staged, false);
-    for (uint32_t g = 0; !fast && g < dafi_div_up(span->numel, DAF_GROUP); g++) dafi_span_decode_group(span, g);
-    if (fast) fast(span);
+    dafi_span_decode_groups(span);
 }
 
 typedef struct task {
@@ -131,8 +135,7 @@ static void encode_spans(void *context, int64_t first, int64_t last) {
 
 static void decode_spans(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
-    uint64_t num_bytes = task->coder->numel * dafi_itemsize(task->coder->dtype);
-    bool is_streaming = num_bytes >= STREAMING_BYTES && (uintptr_t)task->dst % STREAMING_ALIGN == 0;
+    bool is_streaming = dafi_is_streaming(task->coder, task->dst);
     for (uint64_t i = (uint64_t)first; i < (uint64_t)last; i++) {
         dafi_span_t span = dafi_span_of(task->coder, i, task->planes->num_streams - 1, 0);
         span.dst = task->dst + i * SPAN_ELEMENTS * dafi_itemsize(span.dtype);

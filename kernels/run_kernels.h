@@ -7,10 +7,48 @@
 
 #define VECTORS (DAF_GROUP / 16)
 
+/* Calls `macro` with the width, or with the dtype, as a constant. */
+#define EACH_WIDTH(width, macro)                                                                                       \
+    switch (width) {                                                                                                   \
+    case 0:                                                                                                            \
+        macro(0);                                                                                                      \
+        break;                                                                                                         \
+    case 1:                                                                                                            \
+        macro(1);                                                                                                      \
+        break;                                                                                                         \
+    case 2:                                                                                                            \
+        macro(2);                                                                                                      \
+        break;                                                                                                         \
+    case 3:                                                                                                            \
+        macro(3);                                                                                                      \
+        break;                                                                                                         \
+    default:                                                                                                           \
+        macro(4);                                                                                                      \
+        break;                                                                                                         \
+    }
+#define EACH_DTYPE(dtype, macro)                                                                                       \
+    switch (dtype) {                                                                                                   \
+    case DAF_FLOAT32:                                                                                                  \
+        macro(DAF_FLOAT32);                                                                                            \
+        break;                                                                                                         \
+    case DAF_BFLOAT16:                                                                                                 \
+        macro(DAF_BFLOAT16);                                                                                           \
+        break;                                                                                                         \
+    default:                                                                                                           \
+        macro(DAF_FLOAT16);                                                                                            \
+        break;                                                                                                         \
+    }
+
 FN vf load16(uint32_t dtype, const void *p) {
     if (dtype == DAF_FLOAT32) return v_load(p);
     if (dtype == DAF_BFLOAT16) return i_as_float(i_sll(i_load_u16(p), 16));
     return v_load_f16(p);
+}
+
+/* dafi_to_bf16 of finite values. */
+FN vi to_bf16(vf x) {
+    vi bits = v_as_int(x), odd = i_and(i_srl(bits, 16), i_set1(1));
+    return i_srl(i_add(i_add(bits, i_set1(0x7fff)), odd), 16);
 }
 
 /* Of finite values only. */
@@ -21,8 +59,7 @@ FN void store16(uint32_t dtype, void *p, vf x, bool is_streaming) {
         else
             v_store(p, x);
     } else if (dtype == DAF_BFLOAT16) {
-        vi bits = v_as_int(x), odd = i_and(i_srl(bits, 16), i_set1(1));
-        i_store_u16(p, i_srl(i_add(i_add(bits, i_set1(0x7fff)), odd), 16));
+        i_store_u16(p, to_bf16(x));
     } else {
         v_store_f16(p, v_max(v_min(x, v_set1(DAFI_F16_MAX)), v_set1(-DAFI_F16_MAX)));
     }
@@ -150,9 +187,9 @@ typedef struct members {
 
 /* Splits the members of the nodes of level s by its plane; upper[i]: those in the upper part of node i. */
 FN void split_members(uint32_t s, const uint64_t plane[4], members_t *members, uint32_t *upper) {
-    UNROLL(8)
+    UNROLL_WORDS(8)
     for (uint32_t i = 1u << (s - 1); i-- > 0;) {
-        UNROLL(4)
+        UNROLL_WORDS(4)
         for (uint32_t w = 0; w < 4; w++) {
             uint64_t all = members->words[i][w];
             members->words[2 * i + 1][w] = all & plane[w];
@@ -185,13 +222,20 @@ FN void cut(uint32_t s, const vf *x, vi *index, vf thresholds, bool has_support,
         upper_sum[i] = v_sum(v_add(v_add(sums[i][0], sums[i][2]), v_add(sums[i][1], sums[i][3])));
 }
 
+FN void load_vectors(const uint8_t *src, uint32_t dtype, vf *x) {
+    UNROLL(16)
+    for (uint32_t k = 0; k < VECTORS; k++) x[k] = load16(dtype, src + k * 16 * itemsize(dtype));
+}
+
 /* Loads the group; false where an element is not regular. */
 FN bool load_group(const uint8_t *src, uint32_t dtype, vf *x, float *sum) {
     vf sums[4], most = v_set1(0.0f);
+#define LOAD(type) load_vectors(src, type, x)
+    EACH_DTYPE(dtype, LOAD)
+#undef LOAD
     for (uint32_t a = 0; a < 4; a++) sums[a] = v_set1(0.0f);
     UNROLL(16)
     for (uint32_t k = 0; k < VECTORS; k++) {
-        x[k] = load16(dtype, src + k * 16 * itemsize(dtype));
         sums[k % 4] = v_add(sums[k % 4], x[k]);
         most = v_abs_max(most, x[k]);
     }
@@ -205,13 +249,13 @@ FN void find_support(const vf *x, uint64_t words[4]) {
         words[k / 4] = (k % 4 ? words[k / 4] : 0) | (uint64_t)m_bits(v_not_zero(x[k])) << (16 * (k % 4));
 }
 
-FN void meansplit_encode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool has_support, uint32_t bits) {
+FN void meansplit_encode_group(const dafi_span_t *span, uint32_t g, bool has_support, uint32_t bits) {
     vf x[VECTORS];
     vi index[VECTORS];
     members_t members;
     dafi_nodes_t parents, children;
     float root = 0.0f, thresholds[16] = {0};
-    if (!load_group(source_of(span, g, dtype), dtype, x, &parents.sum[0])) {
+    if (!load_group(source_of(span, g, span->dtype), span->dtype, x, &parents.sum[0])) {
         dafi_span_encode_group(span, g);
         return;
     }
@@ -260,13 +304,13 @@ FN vf leaves_of(const dafi_span_t *span, uint32_t g, bool has_support, uint32_t 
     if (has_support) memcpy(members.words[0], span->plane[0] + g * DAF_UNIT_BYTES, DAF_UNIT_BYTES);
     vf count = v_set1((float)(has_support ? count256(members.words[0]) : DAF_GROUP));
     vf mean = v_set1(dafi_from_bf16(dafi_get16(span->head[0] + 2 * g)));
-    UNROLL(4)
+    UNROLL_WORDS(4)
     for (uint32_t s = 1; s <= live; s++) {
         uint64_t plane[4], packed[2] = {0};
         uint32_t upper[8];
         memcpy(plane, span->plane[s] + g * DAF_UNIT_BYTES, DAF_UNIT_BYTES);
         split_members(s, plane, &members, upper);
-        UNROLL(8)
+        UNROLL_WORDS(8)
         for (uint32_t i = 0; i < 1u << (s - 1); i++) packed[i / 4] |= (uint64_t)upper[i] << (16 * (i % 4));
         vf num_upper = i_to_float(i_from_halves(packed[0], packed[1]));
         vf distance = distances_of(s, span->head[s] + g * (s == 1 ? 2 : 1u << (s - 1)), &root);
@@ -279,20 +323,44 @@ FN vf leaves_of(const dafi_span_t *span, uint32_t g, bool has_support, uint32_t 
     return v_choose(v_gt(least, v_abs_max(v_set1(0.0f), mean)), least, mean);
 }
 
+/* The leaves of every group of a span. */
+typedef struct tables {
+    float leaf[DAFI_SPAN_GROUPS][16] __attribute__((aligned(64)));
+    uint32_t escaped; /* a bit for each group */
+} tables_t;
+
+FN void tables_of(const dafi_span_t *span, bool has_support, uint32_t live, tables_t *tables) {
+    for (uint32_t g = 0; g < span->numel / DAF_GROUP; g++) {
+        tables->escaped |= (uint32_t)(isnan(dafi_from_bf16(dafi_get16(span->head[0] + 2 * g))) != 0) << g;
+        v_store(tables->leaf[g], leaves_of(span, g, has_support, live));
+    }
+}
+
+static __attribute__((noinline)) void find_tables(const dafi_span_t *span, bool has_support, tables_t *tables) {
+#define PLAIN(live) tables_of(span, false, live, tables)
+#define SUPPORT(live) tables_of(span, true, live, tables)
+    tables->escaped = 0;
+    if (has_support)
+        EACH_WIDTH(span->job.live, SUPPORT)
+    else
+        EACH_WIDTH(span->job.live, PLAIN)
+#undef PLAIN
+#undef SUPPORT
+}
+
 FN void meansplit_decode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool has_support, uint32_t live,
-                               vf table, bool is_streaming) {
+                               const float *leaf, bool is_streaming) {
     uint8_t *dst = span->dst + (size_t)g * DAF_GROUP * itemsize(dtype);
+    table_t table = table_of(v_load(leaf));
     for (uint32_t w = 0; w < 4; w++) {
-        uint8_t codes[64] __attribute__((aligned(64)));
+        vf x[4];
         uint64_t words[4], support = ~0ull;
         if (has_support) memcpy(&support, span->plane[0] + g * DAF_UNIT_BYTES + w * 8, 8);
         get_words(span, g, w, words, live);
-        unpack64(words, live, codes);
-        for (uint32_t j = 0; j < 64; j += 16) {
-            vi index = i_load_u8(codes + j);
-            vf x = live == 4 ? v_look_up(table, index) : v_look_up8(table, index);
-            if (has_support) x = v_zero_unless(m_from((support >> j) & 0xffff), x);
-            store16(dtype, dst + (64 * w + j) * itemsize(dtype), x, is_streaming);
+        look_up64(&table, words, live, x);
+        for (uint32_t j = 0; j < 4; j++) {
+            if (has_support) x[j] = v_zero_unless(m_from((support >> (16 * j)) & 0xffff), x[j]);
+            store16(dtype, dst + (64 * w + 16 * j) * itemsize(dtype), x[j], is_streaming);
         }
     }
 }
@@ -301,17 +369,13 @@ FN void meansplit_decode_group(const dafi_span_t *span, uint32_t g, uint32_t dty
  * ordinary stores in between (measured: about four times slower). */
 FN void meansplit_decode_groups(const dafi_span_t *span, uint32_t dtype, bool has_support, uint32_t live,
                                 bool is_streaming) {
-    float tables[DAFI_SPAN_GROUPS][16] __attribute__((aligned(64)));
-    uint32_t num = (uint32_t)(span->numel / DAF_GROUP), escaped = 0;
-    for (uint32_t g = 0; g < num; g++) {
-        escaped |= (uint32_t)(isnan(dafi_from_bf16(dafi_get16(span->head[0] + 2 * g))) != 0) << g;
-        v_store(tables[g], leaves_of(span, g, has_support, live));
-    }
-    for (uint32_t g = 0; g < num; g++) {
-        if ((escaped >> g) & 1u)
+    tables_t tables;
+    find_tables(span, has_support, &tables);
+    for (uint32_t g = 0; g < span->numel / DAF_GROUP; g++) {
+        if ((tables.escaped >> g) & 1u)
             dafi_span_decode_group(span, g);
         else
-            meansplit_decode_group(span, g, dtype, has_support, live, v_load(tables[g]), is_streaming);
+            meansplit_decode_group(span, g, dtype, has_support, live, tables.leaf[g], is_streaming);
     }
-    if (span->numel % DAF_GROUP) dafi_span_decode_group(span, num);
+    if (span->numel % DAF_GROUP) dafi_span_decode_group(span, (uint32_t)(span->numel / DAF_GROUP));
 }

@@ -3,8 +3,7 @@
 
 #define FN static inline __attribute__((always_inline))
 #define ISA_NAME avx2
-#define HAS_STREAMING 1    /* v_stream writes past the caches; 64-byte aligned */
-#define STREAMS_TREES_TO 3 /* a table of 16 takes registers enough to spill, and stores in between cost more */
+#define HAS_STREAMING 1 /* v_stream writes past the caches; 64-byte aligned */
 
 typedef struct vf {
     __m256 a, b;
@@ -84,8 +83,8 @@ FN vm m_or(vm x, vm y) {
 FN vm m_and(vm x, vm y) {
     return EACH_M(_mm256_and_ps, x, y);
 }
-FN vm m_none(void) {
-    return (vm){_mm256_setzero_ps(), _mm256_setzero_ps()};
+FN vm m_and_not(vm x, vm y) {
+    return EACH_M(_mm256_andnot_ps, y, x);
 }
 FN uint32_t m_bits(vm m) {
     return (uint32_t)_mm256_movemask_ps(m.a) | (uint32_t)_mm256_movemask_ps(m.b) << 8;
@@ -103,6 +102,10 @@ FN vi i_set1(uint32_t x) {
 }
 FN vi i_load(const void *p) {
     return (vi){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)};
+}
+FN void i_store(void *p, vi x) {
+    _mm256_storeu_si256(p, x.a);
+    _mm256_storeu_si256((__m256i *)p + 1, x.b);
 }
 FN vi i_load_u8(const uint8_t *p) {
     __m128i bytes = _mm_loadu_si128((const void *)p);
@@ -130,6 +133,9 @@ FN vi i_mul(vi x, vi y) {
 FN vi i_min(vi x, vi y) {
     return EACH_I(_mm256_min_epi32, x, y);
 }
+FN vi i_max(vi x, vi y) {
+    return EACH_I(_mm256_max_epi32, x, y);
+}
 FN vm i_eq(vi x, vi y) {
     return (vm){_mm256_castsi256_ps(_mm256_cmpeq_epi32(x.a, y.a)), _mm256_castsi256_ps(_mm256_cmpeq_epi32(x.b, y.b))};
 }
@@ -144,6 +150,9 @@ FN vm i_eq_where(vm m, vi x, vi y) {
 }
 FN vi i_add_where(vi acc, vm m, vi x) {
     return i_add(acc, i_and(m_as_int(m), x));
+}
+FN vi i_count(vi acc, vm m) {
+    return (vi){_mm256_sub_epi32(acc.a, _mm256_castps_si256(m.a)), _mm256_sub_epi32(acc.b, _mm256_castps_si256(m.b))};
 }
 #define i_srl(x, n) ((vi){_mm256_srli_epi32((x).a, n), _mm256_srli_epi32((x).b, n)})
 #define i_sll(x, n) ((vi){_mm256_slli_epi32((x).a, n), _mm256_slli_epi32((x).b, n)})
@@ -177,16 +186,9 @@ FN void v_store_f16(void *p, vf x) {
     _mm_storeu_si128(half + 1, _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-/* table[index], 16 entries; v_look_up8 reads 8 of them. */
+/* table[index] of the first 8 entries. */
 FN vf v_look_up8(vf table, vi index) {
     return (vf){_mm256_permutevar8x32_ps(table.a, index.a), _mm256_permutevar8x32_ps(table.a, index.b)};
-}
-FN __m256 look_up_half(vf table, __m256i index) {
-    __m256 low = _mm256_permutevar8x32_ps(table.a, index), high = _mm256_permutevar8x32_ps(table.b, index);
-    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
-}
-FN vf v_look_up(vf table, vi index) {
-    return (vf){look_up_half(table, index.a), look_up_half(table, index.b)};
 }
 
 /* Lanes 0..7 from 8 bytes, from two times four 16-bit numbers; the other lanes are zero or anything. */
@@ -238,12 +240,52 @@ FN __m256i spread_bits(uint32_t bits) { /* byte i: 0xff where bit i is set */
     __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), byte_of);
     return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit_of), bit_of);
 }
+FN __m256i codes32(const uint64_t *words, uint32_t num, uint32_t shift) {
+    __m256i codes = _mm256_setzero_si256();
+    for (uint32_t s = 0; s < num; s++)
+        codes = _mm256_sub_epi8(_mm256_add_epi8(codes, codes), spread_bits((uint32_t)(words[s] >> shift)));
+    return codes;
+}
 FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
-    __m256i low = _mm256_setzero_si256(), high = low;
-    for (uint32_t s = 0; s < num; s++) {
-        low = _mm256_sub_epi8(_mm256_add_epi8(low, low), spread_bits((uint32_t)words[s]));
-        high = _mm256_sub_epi8(_mm256_add_epi8(high, high), spread_bits((uint32_t)(words[s] >> 32)));
-    }
-    _mm256_storeu_si256((void *)codes, low);
-    _mm256_storeu_si256((void *)(codes + 32), high);
+    _mm256_storeu_si256((void *)codes, codes32(words, num, 0));
+    _mm256_storeu_si256((void *)(codes + 32), codes32(words, num, 32));
+}
+
+/* A table of 16 for look_up64: byte k of every entry, in both halves. A byte shuffle looks up 32 codes at once. */
+typedef struct table {
+    __m256i byte[4];
+} table_t;
+
+FN table_t table_of(vf entries) {
+    const __m256i by_byte =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    __m256i a = _mm256_shuffle_epi8(_mm256_castps_si256(entries.a), by_byte); /* bytes 0 of four, bytes 1, ... */
+    __m256i b = _mm256_shuffle_epi8(_mm256_castps_si256(entries.b), by_byte);
+    __m128i a0 = _mm256_castsi256_si128(a), a1 = _mm256_extracti128_si256(a, 1);
+    __m128i b0 = _mm256_castsi256_si128(b), b1 = _mm256_extracti128_si256(b, 1);
+    __m128i a01 = _mm_unpacklo_epi32(a0, a1), a23 = _mm_unpackhi_epi32(a0, a1);
+    __m128i b01 = _mm_unpacklo_epi32(b0, b1), b23 = _mm_unpackhi_epi32(b0, b1);
+    return (table_t){{_mm256_broadcastsi128_si256(_mm_unpacklo_epi64(a01, b01)),
+                      _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(a01, b01)),
+                      _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(a23, b23)),
+                      _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(a23, b23))}};
+}
+FN vf join_halves(__m256i a, __m256i b, __m256i c, __m256i d, bool is_upper) {
+    return (vf){
+        _mm256_castsi256_ps(is_upper ? _mm256_permute2x128_si256(a, b, 0x31) : _mm256_permute2x128_si256(a, b, 0x20)),
+        _mm256_castsi256_ps(is_upper ? _mm256_permute2x128_si256(c, d, 0x31) : _mm256_permute2x128_si256(c, d, 0x20))};
+}
+FN void look_up32(const table_t *table, __m256i codes, vf *out) {
+    __m256i b0 = _mm256_shuffle_epi8(table->byte[0], codes), b1 = _mm256_shuffle_epi8(table->byte[1], codes);
+    __m256i b2 = _mm256_shuffle_epi8(table->byte[2], codes), b3 = _mm256_shuffle_epi8(table->byte[3], codes);
+    __m256i low_a = _mm256_unpacklo_epi8(b0, b1), high_a = _mm256_unpackhi_epi8(b0, b1);
+    __m256i low_b = _mm256_unpacklo_epi8(b2, b3), high_b = _mm256_unpackhi_epi8(b2, b3);
+    __m256i q0 = _mm256_unpacklo_epi16(low_a, low_b), q1 = _mm256_unpackhi_epi16(low_a, low_b);
+    __m256i q2 = _mm256_unpacklo_epi16(high_a, high_b), q3 = _mm256_unpackhi_epi16(high_a, high_b);
+    out[0] = join_halves(q0, q1, q2, q3, false); /* each of q0..q3: four of the first 16 codes, four of the others */
+    out[1] = join_halves(q0, q1, q2, q3, true);
+}
+FN void look_up64(const table_t *table, const uint64_t *words, uint32_t num, vf *out) {
+    look_up32(table, codes32(words, num, 0), out);
+    look_up32(table, codes32(words, num, 32), out + 2);
 }

@@ -4,7 +4,6 @@
 #define FN static inline __attribute__((always_inline))
 #define ISA_NAME avx512
 #define HAS_STREAMING 1 /* v_stream writes past the caches; 64-byte aligned */
-#define STREAMS_TREES_TO 4
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -67,8 +66,8 @@ FN vm m_or(vm a, vm b) {
 FN vm m_and(vm a, vm b) {
     return a & b;
 }
-FN vm m_none(void) {
-    return 0;
+FN vm m_and_not(vm a, vm b) {
+    return a & (vm)~b;
 }
 FN uint32_t m_bits(vm m) {
     return m;
@@ -82,6 +81,9 @@ FN vi i_set1(uint32_t a) {
 }
 FN vi i_load(const void *p) {
     return _mm512_loadu_si512(p);
+}
+FN void i_store(void *p, vi a) {
+    _mm512_storeu_si512(p, a);
 }
 FN vi i_load_u8(const uint8_t *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
@@ -104,6 +106,9 @@ FN vi i_mul(vi a, vi b) {
 FN vi i_min(vi a, vi b) {
     return _mm512_min_epi32(a, b);
 }
+FN vi i_max(vi a, vi b) {
+    return _mm512_max_epi32(a, b);
+}
 FN vm i_eq(vi a, vi b) {
     return _mm512_cmpeq_epi32_mask(a, b);
 }
@@ -115,6 +120,9 @@ FN vm i_eq_where(vm m, vi a, vi b) {
 }
 FN vi i_add_where(vi acc, vm m, vi a) {
     return _mm512_mask_add_epi32(acc, m, acc, a);
+}
+FN vi i_count(vi acc, vm m) {
+    return _mm512_mask_add_epi32(acc, m, acc, _mm512_set1_epi32(1));
 }
 #define i_srl(a, n) _mm512_srli_epi32(a, n)
 #define i_sll(a, n) _mm512_slli_epi32(a, n)
@@ -144,7 +152,7 @@ FN void v_store_f16(void *p, vf a) {
     _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-/* table[index], 16 entries; v_look_up8 reads 8 of them. */
+/* table[index], 16 entries. */
 FN vf v_look_up(vf table, vi index) {
     return _mm512_permutexvar_ps(index, table);
 }
@@ -192,4 +200,16 @@ FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
     for (uint32_t s = 0; s < num; s++)
         bytes = _mm512_mask_add_epi8(bytes, words[s], bytes, _mm512_set1_epi8((char)(1u << (num - 1 - s))));
     _mm512_storeu_si512(codes, bytes);
+}
+
+/* A table of 16 for look_up64: the entries of 64 codes whose bits stand in `num` words. */
+typedef vf table_t;
+
+FN table_t table_of(vf entries) {
+    return entries;
+}
+FN void look_up64(const table_t *table, const uint64_t *words, uint32_t num, vf *out) {
+    uint8_t codes[64] __attribute__((aligned(64)));
+    unpack64(words, num, codes);
+    for (uint32_t j = 0; j < 4; j++) out[j] = v_look_up(*table, i_load_u8(codes + 16 * j));
 }

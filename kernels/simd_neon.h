@@ -4,7 +4,6 @@
 #define FN static inline __attribute__((always_inline))
 #define ISA_NAME neon
 #define HAS_STREAMING 0
-#define STREAMS_TREES_TO 0
 
 typedef struct vf {
     float32x4_t q[4];
@@ -78,8 +77,8 @@ FN vm m_or(vm x, vm y) {
 FN vm m_and(vm x, vm y) {
     EACH(vm, vandq_u32(x.q[k], y.q[k]));
 }
-FN vm m_none(void) {
-    EACH(vm, vdupq_n_u32(0));
+FN vm m_and_not(vm x, vm y) {
+    EACH(vm, vbicq_u32(x.q[k], y.q[k]));
 }
 FN uint32x4_t lane_bits(int k) {
     const uint32_t bits[4] = {1, 2, 4, 8};
@@ -99,6 +98,9 @@ FN vi i_set1(uint32_t x) {
 }
 FN vi i_load(const void *p) {
     EACH(vi, vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)p + 16 * k)));
+}
+FN void i_store(void *p, vi x) {
+    for (int k = 0; k < 4; k++) vst1q_u8((uint8_t *)p + 16 * k, vreinterpretq_u8_u32(x.q[k]));
 }
 FN vi i_load_u16(const void *p) {
     EACH(vi, vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)p + 8 * k))));
@@ -132,6 +134,9 @@ FN vi i_mul(vi x, vi y) {
 FN vi i_min(vi x, vi y) {
     EACH(vi, vreinterpretq_u32_s32(vminq_s32(vreinterpretq_s32_u32(x.q[k]), vreinterpretq_s32_u32(y.q[k]))));
 }
+FN vi i_max(vi x, vi y) {
+    EACH(vi, vreinterpretq_u32_s32(vmaxq_s32(vreinterpretq_s32_u32(x.q[k]), vreinterpretq_s32_u32(y.q[k]))));
+}
 FN vm i_eq(vi x, vi y) {
     EACH(vm, vceqq_u32(x.q[k], y.q[k]));
 }
@@ -143,6 +148,9 @@ FN vm i_eq_where(vm m, vi x, vi y) {
 }
 FN vi i_add_where(vi acc, vm m, vi x) {
     EACH(vi, vaddq_u32(acc.q[k], vandq_u32(m.q[k], x.q[k])));
+}
+FN vi i_count(vi acc, vm m) {
+    EACH(vi, vsubq_u32(acc.q[k], m.q[k]));
 }
 FN vi i_srl(vi x, int n) {
     EACH(vi, vshlq_u32(x.q[k], vdupq_n_s32(-n)));
@@ -236,4 +244,16 @@ FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
         }
         vst1q_u8(codes + 16 * k, bytes);
     }
+}
+
+/* A table of 16 for look_up64: the entries of 64 codes whose bits stand in `num` words. */
+typedef vf table_t;
+
+FN table_t table_of(vf entries) {
+    return entries;
+}
+FN void look_up64(const table_t *table, const uint64_t *words, uint32_t num, vf *out) {
+    uint8_t codes[64];
+    unpack64(words, num, codes);
+    for (uint32_t j = 0; j < 4; j++) out[j] = v_look_up(*table, i_load_u8(codes + 16 * j));
 }

@@ -1,14 +1,18 @@
 /* What the fast paths work on: plain pointers, with pages, headers' places and tensor ends taken care of.
  *
  *   span  up to 16 consecutive run groups. Their bits are 512 contiguous bytes of one page in every stream
- *   tile  256 rows (or fewer) of 16 columns, as float32, row after row; one mask of 16 bits per row and plane
+ *   tile  256 rows (or fewer) of 16 columns; one mask of 16 bits per row and plane
+ *   strip up to four tiles side by side: the masks of a row are one word
  */
 #ifndef DAF_SPAN_H
 #define DAF_SPAN_H
 #include "codec.h"
+#include "exact.h"
 
 #define DAFI_SPAN_GROUPS 16
 #define DAFI_TILE_COLS 16
+#define DAFI_STREAMING_ALIGN 64 /* bytes */
+#define DAFI_STRIP_TILES 4
 
 typedef struct dafi_span {
     const uint8_t *src;   /* encode: the first element */
@@ -24,13 +28,19 @@ typedef struct dafi_span {
     uint8_t *head[DAFI_MAX_PLANES + 1];  /* stream s: head_bytes a group */
 } dafi_span_t;
 
+/* Row r is at src or dst + r * stride_bytes, its mask of stream s at mask[s][r * DAFI_STRIP_TILES]. */
 typedef struct dafi_tile {
-    float *x;                            /* x[row * 16 + col]: read by encode, written by decode */
-    uint16_t *mask[DAFI_MAX_PLANES + 1]; /* stream s, one mask per row */
-    uint8_t *head[DAFI_MAX_PLANES + 1];  /* stream s, head_bytes a column */
-    uint32_t keys[DAFI_TILE_COLS];       /* of the columns' random numbers */
+    const uint8_t *src; /* encode: the first element */
+    uint8_t *dst;       /* decode: the first element */
+    size_t stride_bytes;
+    float *x;                            /* encode: room for the tile as float32, for the fast paths */
+    uint16_t *mask[DAFI_MAX_PLANES + 1]; /* NULL where the stream has no plane */
+    uint8_t *head[DAFI_MAX_PLANES + 1];  /* stream s: head_bytes a column */
+    uint64_t first_group;                /* of column 0: decides the random numbers */
+    uint64_t seed;
     uint32_t num_rows;
-    uint32_t num_cols; /* columns that count, 1..16; the others are zero */
+    uint32_t dtype;
+    bool is_streaming; /* decode: store past the caches */
     const dafi_group_codec_t *codec;
     dafi_group_job_t job;
 } dafi_tile_t;
@@ -38,6 +48,8 @@ typedef struct dafi_tile {
 /* The reference on group g of a span, on column c of a tile. */
 void dafi_span_encode_group(const dafi_span_t *span, uint32_t g);
 void dafi_span_decode_group(const dafi_span_t *span, uint32_t g);
+void dafi_span_encode_groups(const dafi_span_t *span); /* all groups, by the fast path where there is one */
+void dafi_span_decode_groups(const dafi_span_t *span);
 void dafi_tile_encode_column(const dafi_tile_t *tile, uint32_t c);
 void dafi_tile_decode_column(const dafi_tile_t *tile, uint32_t c);
 
@@ -50,12 +62,11 @@ enum { DAFI_NO_KERNEL = -1, DAFI_MINMAX, DAFI_MINMAX_SR, DAFI_MEANSPLIT, DAFI_SU
 typedef struct dafi_isa {
     const char *name;
     bool (*is_available)(void);
-    dafi_span_fn encode[DAFI_NUM_KERNELS][3]; /* by dtype; NULL: the reference does it */
-    dafi_span_fn decode[DAFI_NUM_KERNELS][3];
+    dafi_span_fn encode[DAFI_NUM_KERNELS]; /* NULL: the reference does it */
+    dafi_span_fn decode[DAFI_NUM_KERNELS];
     dafi_tile_fn encode_tile[DAFI_NUM_KERNELS];
     dafi_tile_fn decode_tile[DAFI_NUM_KERNELS];
-    void (*widen16)(uint32_t dtype, const void *src, float *x); /* 16 elements to float32, and back */
-    void (*narrow16)(uint32_t dtype, const float *x, void *dst);
+    const dafi_exact_t *exact;
 } dafi_isa_t;
 
 const dafi_isa_t *dafi_isa_now(void);
@@ -68,6 +79,8 @@ void dafi_column_decode(const daf_coder_t *coder, void *dst, const daf_planes_t 
 dafi_span_t dafi_span_of(const daf_coder_t *coder, uint64_t index, uint32_t live, uint64_t seed);
 void dafi_span_encode(const daf_coder_t *coder, const daf_planes_t *planes, dafi_span_t *span);
 void dafi_span_decode(const daf_coder_t *coder, const daf_planes_t *planes, dafi_span_t *span);
+/* Whether a decoded tensor is stored past the caches: it must be big, and begin on a line of theirs. */
+bool dafi_is_streaming(const daf_coder_t *coder, const void *dst);
 void dafi_stream_fence(void); /* makes streaming stores of this thread visible before what follows */
 
 #define DAFI_GRAIN_ELEMENTS 32768 /* what torch gives a thread at least */

@@ -127,19 +127,17 @@ class Encoder:
         return sum(-(-num_bytes // page_bytes) * page_bytes for num_bytes in coded.stream_bytes)
 
     def _curves(self, source: Tensor, layout: Layout, is_relu: bool) -> list[Curve]:
-        """How the codecs that suit this tensor do, from a few of its groups."""
-        mean_square = float(torch.linalg.vector_norm(source.float())) ** 2 / layout.numel
-        if mean_square == 0.0:
-            return []
-        return [self._curve(candidate, source, layout, mean_square) for candidate in candidates(layout, is_relu)]
+        """How the codecs that suit this tensor do, from a few of its groups; nothing where these are all zero."""
+        curves = [self._curve(candidate, source, layout) for candidate in candidates(layout, is_relu)]
+        return [curve for curve in curves if curve.errors]
 
-    def _curve(self, candidate: Candidate, source: Tensor, layout: Layout, mean_square: float) -> Curve:
+    def _curve(self, candidate: Candidate, source: Tensor, layout: Layout) -> Curve:
         codec, group, widths = candidate
         dtype = DTYPES[source.dtype]
         coders = {bits: coder(Spec(codec, bits, group), dtype, layout.numel, layout.cols) for bits in widths}
-        errors = coders[widths[-1]].distortion(source.data_ptr(), SAMPLED_GROUPS)
+        errors = coders[widths[-1]].relative_distortion(source.data_ptr(), SAMPLED_GROUPS)
         stored_bytes = tuple(self._stored_bytes(coders[bits]) if bits in coders else 0 for bits in range(len(errors)))
-        return Curve(codec, group, widths[0], tuple(error / mean_square for error in errors), stored_bytes)
+        return Curve(codec, group, widths[0], errors, stored_bytes)
 
 
 Candidate = tuple[str, str, range]  # codec, group shape, widths
