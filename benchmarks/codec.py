@@ -2,9 +2,10 @@
 
     python -m benchmarks.codec [--json FILE] [--isa avx512,avx2] [--threads 1,2] [--elements 16777216] [--cpu-time]
 
-GB/s are bytes of the uncompressed side over time, the shortest of some rounds; memcpy runs in the same round with the
-same threads. `ratio` is the codec's speed over memcpy's. --cpu-time counts the processor's time instead of the clock's,
-for one thread on a machine that others use too.
+GB/s are bytes of the uncompressed side over time, the shortest of some rounds; memcpy runs in the same rounds with the
+same threads. `ratio` is the codec's speed over memcpy's. Errors are mean squared, on tensors of mean square 1: normal
+values, their ReLU, and the activations that a ResNet-18 and a GPT save in a training step. --cpu-time counts the
+processor's time instead of the clock's, for one thread on a machine that others use too.
 """
 
 from __future__ import annotations
@@ -16,27 +17,39 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from benchmarks.codec_peers import peers
+from benchmarks.codec_errors import KINDS, Samples, codec_error, samples
+from benchmarks.codec_peers import Peer, peers
+from benchmarks.data import DataFolder
 from benchmarks.report import Row, format_table, write_json
 from daf import kernels
 from daf.kernels import HostPlanes, Spec, coder
 
 WIDTHS = {
     "minmax": range(1, 9), "minmax-sr": range(1, 9), "meansplit": range(1, 5), "support": range(1, 5),
-    "int": (8, 16), "raw": (0,),
+    "dual": range(1, 5), "int": (8, 16), "bool": (1,), "raw": (0,),
 }  # fmt: skip
-ROUNDS = 7
+EXACT = frozenset({"int", "bool", "raw"})
+OTHERS = (
+    (Spec("meansplit", 2, "column"), torch.float32), (Spec("minmax-sr", 2, "column"), torch.float32),
+    (Spec("support", 2, "column"), torch.float32), (Spec("meansplit", 2), torch.bfloat16),
+    (Spec("minmax-sr", 2), torch.float16),
+)  # fmt: skip
+COLS = 1024
+ROUNDS, SCALAR_ROUNDS, SCALAR_SHARE = 7, 2, 16
+MSE = {kind: f"mse_{kind}" for kind in KINDS}
 COLUMNS = {
     "codec": str, "op": str, "bits": str, "group": str, "dtype": str, "isa": str, "threads": str,
     "gb_per_s": "{:.2f}".format, "memcpy_gb_per_s": "{:.2f}".format, "ratio": "{:.2f}".format,
+    **dict.fromkeys(MSE.values(), "{:.4f}".format),
 }  # fmt: skip
 Call = Callable[[], object]
 _memcpy = ctypes.CDLL(None).memcpy
 _memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
-def copier(dst: torch.Tensor, src: torch.Tensor, threads: int, pool: concurrent.futures.Executor) -> Call:
+def copier(dst: Tensor, src: Tensor, threads: int, pool: concurrent.futures.Executor) -> Call:
     """Return a call of libc's memcpy over the whole tensor, each thread its share."""
     size, part = src.nbytes, -(-src.nbytes // threads // 4096) * 4096
     shares = [(start, min(part, size - start)) for start in range(0, size, part)]
@@ -49,10 +62,10 @@ def copier(dst: torch.Tensor, src: torch.Tensor, threads: int, pool: concurrent.
     return lambda: list(pool.map(copy, shares))
 
 
-def interleaved(calls: Sequence[Call], clock: Callable[[], float]) -> list[float]:
+def interleaved(calls: Sequence[Call], clock: Callable[[], float], rounds: int) -> list[float]:
     """Return the shortest time of each call over rounds in which they take turns."""
     best = [float("inf")] * len(calls)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for i, call in enumerate(calls):
             start = clock()
             call()
@@ -60,58 +73,67 @@ def interleaved(calls: Sequence[Call], clock: Callable[[], float]) -> list[float
     return best
 
 
+def dtype_of(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
 class Bench:
     """One tensor, and the rows measured on it."""
 
-    def __init__(self, elements: int, clock: Callable[[], float]) -> None:
+    def __init__(self, elements: int, clock: Callable[[], float], tensors: Samples) -> None:
         self.x = torch.randn(elements)
-        self.back, self.copy = torch.zeros(elements), torch.zeros(elements)
-        self.clock, self.rows = clock, list[Row]()
+        self.clock, self.rows, self.tensors = clock, list[Row](), tensors
         self.pool = concurrent.futures.ThreadPoolExecutor(8)
+        self._errors: dict[Spec, Row] = {}
 
-    def row(self, x: torch.Tensor, seconds: float, copy_seconds: float, **names: object) -> None:
-        speed, memcpy = x.nbytes / seconds / 1e9, x.nbytes / copy_seconds / 1e9
-        dtype = str(x.dtype).removeprefix("torch.")
-        self.rows.append({
-            **names, "dtype": dtype, "threads": torch.get_num_threads(), "elements": x.numel(),
-            "gb_per_s": speed, "memcpy_gb_per_s": memcpy, "ratio": speed / memcpy,
-        })  # fmt: skip
+    def source(self, codec: str, dtype: torch.dtype) -> Tensor:
+        """What a codec is given: as many bytes for each, less for the reference."""
+        x = self.x[: self.x.numel() // SCALAR_SHARE] if kernels.isa() == "scalar" else self.x
+        if codec == "int":
+            return torch.randint(0, 200, (x.numel() // 2,))
+        if codec == "bool":
+            return torch.rand(x.numel()) < 0.5
+        return x.relu().to(dtype) if codec == "support" else x.to(dtype)
 
-    def codec(self, spec: Spec, x: torch.Tensor) -> None:
-        """Encode and decode x with what is in force."""
-        code = coder(spec, str(x.dtype).removeprefix("torch."), x.numel(), 1024)
+    def codec(self, spec: Spec, dtype: torch.dtype = torch.float32) -> None:
+        """Encode and decode with what is in force."""
+        x = self.source(spec.codec, dtype)
+        code = coder(spec, dtype_of(x), x.numel(), COLS)
         planes, back = HostPlanes(code.stream_bytes), torch.zeros_like(x)
-        copy = copier(torch.zeros_like(x), x, torch.get_num_threads(), self.pool)
-        encode = lambda: code.encode(x.data_ptr(), planes.address, 1)  # noqa: E731
-        decode = lambda: code.decode(back.data_ptr(), planes.address)  # noqa: E731
-        copy_seconds, *seconds = interleaved([copy, encode, decode], self.clock)
-        for op, value in zip(("encode", "decode"), seconds, strict=True):
-            names = {"codec": spec.codec, "op": op, "bits": spec.bits, "group": spec.group, "isa": kernels.isa()}
-            self.row(x, value, copy_seconds, **names)
+        calls = [
+            copier(torch.zeros_like(x), x, torch.get_num_threads(), self.pool),
+            lambda: code.encode(x.data_ptr(), planes.address, 1),
+            lambda: code.decode(back.data_ptr(), planes.address),
+        ]
+        seconds = interleaved(calls, self.clock, SCALAR_ROUNDS if kernels.isa() == "scalar" else ROUNDS)
+        self.add(x, seconds, self.errors(spec), codec=spec.codec, bits=spec.bits, group=spec.group, isa=kernels.isa())
 
-    def peers(self) -> None:
-        """The peers on the same tensor."""
-        copy = copier(self.copy, self.x, torch.get_num_threads(), self.pool)
-        for peer in peers():
-            stored = peer.encode(self.x)
-            calls = [copy, lambda p=peer: p.encode(self.x), lambda p=peer, s=stored: p.decode(s)]  # type: ignore[misc]
-            copy_seconds, *seconds = interleaved(calls, self.clock)
-            for op, value in zip(("encode", "decode"), seconds, strict=True):
-                self.row(self.x, value, copy_seconds, codec=peer.name, op=op, bits=peer.bits, group="run", isa="")
+    def peer(self, peer: Peer) -> None:
+        """A peer on the same tensor, in the same way."""
+        stored = peer.encode(self.x)
+        copy = copier(torch.zeros_like(self.x), self.x, torch.get_num_threads(), self.pool)
+        calls: list[Call] = [copy, lambda: peer.encode(self.x), lambda: peer.decode(stored)]
+        seconds = interleaved(calls, self.clock, ROUNDS)
+        errors: Row = {MSE[kind]: peer.error(tensors) for kind, tensors in self.tensors.items()}
+        self.add(self.x, seconds, errors, codec=peer.name, bits=peer.bits, group="run", isa="")
 
+    def add(self, x: Tensor, seconds: Sequence[float], errors: Row, **names: object) -> None:
+        copy_seconds, *both = seconds
+        memcpy = x.nbytes / copy_seconds / 1e9
+        for op, value in zip(("encode", "decode"), both, strict=True):
+            speed = x.nbytes / value / 1e9
+            self.rows.append({
+                **names, "op": op, "dtype": dtype_of(x), "threads": torch.get_num_threads(), "elements": x.numel(),
+                "gb_per_s": speed, "memcpy_gb_per_s": memcpy, "ratio": speed / memcpy, **errors,
+            })  # fmt: skip
 
-def errors() -> list[Row]:
-    """Mean squared error of each codec and width, and bits an element with headers."""
-    numel = 256 * 4096
-    normal = torch.randn(numel, generator=torch.Generator().manual_seed(0))
-    tensors = {"normal": normal, "relu": normal.relu()}
-    rows: list[Row] = []
-    for name in ("minmax", "minmax-sr", "meansplit", "support"):
-        for bits in WIDTHS[name]:
-            code = coder(Spec(name, bits), "float32", numel)
-            mse = {kind: code.distortion(x.data_ptr(), 4096)[-1] for kind, x in tensors.items()}
-            rows.append({"codec": name, "bits": bits, "bits_per_element": 8 * code.num_bytes / numel, **mse})
-    return rows
+    def errors(self, spec: Spec) -> Row:
+        if spec not in self._errors:
+            self._errors[spec] = {
+                MSE[kind]: 0.0 if spec.codec in EXACT else codec_error(spec, tensors)
+                for kind, tensors in self.tensors.items()
+            }
+        return self._errors[spec]
 
 
 def measure(bench: Bench, isas: Sequence[str], threads: Sequence[int]) -> None:
@@ -120,38 +142,53 @@ def measure(bench: Bench, isas: Sequence[str], threads: Sequence[int]) -> None:
         for isa in isas:
             kernels.set_isa(isa)
             for name, widths in WIDTHS.items():
-                source = torch.randint(0, 200, bench.x.shape) if name == "int" else bench.x
                 for bits in widths:
-                    bench.codec(Spec(name, bits), source.relu() if name == "support" else source)
-            bench.codec(Spec("meansplit", 2, "column"), bench.x)
-            bench.codec(Spec("meansplit", 2), bench.x.bfloat16())
-        bench.peers()
+                    bench.codec(Spec(name, bits))
+            for spec, dtype in OTHERS:
+                bench.codec(spec, dtype)
+        for peer in peers():
+            bench.peer(peer)
+
+
+def against_peers(rows: Sequence[Row], isa: str) -> list[Row]:
+    """Beside each peer's row ours of the same width: stochastic for the scheme in torch operations, else nearest."""
+    ours = {
+        (row["codec"], row["bits"], row["op"], row["threads"]): row["gb_per_s"]
+        for row in rows
+        if row["isa"] == isa and row["group"] == "run" and row["dtype"] == "float32"
+    }
+    found = []
+    for row in rows:
+        if row["isa"] == "":
+            codec = "minmax-sr" if row["codec"] == "torch-ops" else "minmax"
+            speed = ours[codec, row["bits"], row["op"], row["threads"]]
+            names = {"peer": row["codec"], **{key: row[key] for key in ("bits", "op", "threads")}, "codec": codec}
+            found.append(
+                {**names, "peer_gb_per_s": row["gb_per_s"], "gb_per_s": speed, "times": speed / row["gb_per_s"]}
+            )
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.codec", description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the rows, with machine and versions, to FILE")
-    parser.add_argument("--isa", default="", help="comma separated; default: all of this processor but scalar")
+    parser.add_argument("--isa", default="", help="comma separated; default: all of this processor")
     parser.add_argument("--threads", default="1,2", help="comma separated; default: %(default)s")
     parser.add_argument("--elements", type=int, default=1 << 24, help="default: %(default)s (64 MiB of float32)")
     parser.add_argument("--cpu-time", action="store_true", help="processor time of the calling thread, not the clock")
+    parser.add_argument("--data", default="../shared/data", help="folder of the data sets; default: %(default)s")
     arguments = parser.parse_args()
-    isas = (
-        arguments.isa.split(",") if arguments.isa else [name for name in kernels.available_isas() if name != "scalar"]
-    )
-    bench = Bench(arguments.elements, time.thread_time if arguments.cpu_time else time.perf_counter)
+    isas = arguments.isa.split(",") if arguments.isa else kernels.available_isas()
+    clock = time.thread_time if arguments.cpu_time else time.perf_counter
+    bench = Bench(arguments.elements, clock, samples(DataFolder(arguments.data)))
     measure(bench, isas, [int(count) for count in arguments.threads.split(",")])
     print(format_table(bench.rows, COLUMNS))
-    mse = errors()
-    print(
-        format_table(
-            mse,
-            dict.fromkeys(("codec", "bits"), str)
-            | dict.fromkeys(("bits_per_element", "normal", "relu"), "{:.4f}".format),
-        )
-    )
+    beside = against_peers(bench.rows, isas[0])
+    number = "{:.2f}".format
+    names = dict.fromkeys(("peer", "bits", "op", "threads", "codec"), str)
+    print("\n" + format_table(beside, {**names, "peer_gb_per_s": number, "gb_per_s": number, "times": number}))
     if arguments.json:
-        write_json(arguments.json, bench.rows, errors=mse)
+        write_json(arguments.json, bench.rows, against_peers=beside)
 
 
 if __name__ == "__main__":

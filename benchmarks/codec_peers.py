@@ -20,6 +20,15 @@ class Peer:
     encode: Callable[[torch.Tensor], Any]
     decode: Callable[[Any], torch.Tensor]
 
+    def error(self, tensors: list[torch.Tensor]) -> float:
+        """Mean squared error over all elements; tensors are cut to whole groups."""
+        total, count = 0.0, 0
+        for tensor in tensors:
+            x = tensor.flatten()[: tensor.numel() // GROUP * GROUP]
+            back = self.decode(self.encode(x)).flatten()
+            total, count = total + float((back - x).square().sum()), count + x.numel()
+        return total / count
+
 
 def peers() -> list[Peer]:
     """Return those that are installed."""
@@ -36,7 +45,7 @@ def _torch_encode(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Two bits, min/max over groups of 256, stochastic rounding, four codes to a byte."""
     groups = x.view(-1, GROUP)
     low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
-    scale = (high - low) / 3
+    scale = ((high - low) / 3).clamp_min_(1e-30)
     codes = ((groups - low) / scale + torch.rand_like(groups)).floor_().clamp_(0, 3).to(torch.uint8).view(-1, 4)
     packed = codes[:, 0] | codes[:, 1] << 2 | codes[:, 2] << 4 | codes[:, 3] << 6
     return packed, low.bfloat16(), scale.bfloat16()
