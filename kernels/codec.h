@@ -45,7 +45,7 @@ typedef struct dafi_codec {
 } dafi_codec_t;
 
 extern const dafi_codec_t dafi_codec_raw, dafi_codec_int, dafi_codec_bool, dafi_codec_minmax, dafi_codec_minmax_sr,
-    dafi_codec_meansplit, dafi_codec_support, dafi_codec_dual;
+    dafi_codec_meansplit, dafi_codec_support, dafi_codec_dual, dafi_codec_mask;
 
 extern const dafi_group_codec_t dafi_meansplit_groups;
 

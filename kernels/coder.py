@@ -12,7 +12,7 @@ import itertools
 
 from daf.kernels._native import ffi, lib
 
-CODECS = ("raw", "int", "bool", "minmax", "minmax-sr", "meansplit", "support", "dual")
+CODECS = ("raw", "int", "bool", "mask", "minmax", "minmax-sr", "meansplit", "support", "dual")
 SHAPES = {"run": lib.DAF_RUN, "column": lib.DAF_COLUMN}
 DTYPES = {
     "float32": lib.DAF_FLOAT32, "bfloat16": lib.DAF_BFLOAT16, "float16": lib.DAF_FLOAT16,
@@ -32,6 +32,7 @@ class Spec:
     raw          any      run          any; the bytes as they are
     int          1-64     run          integers, exact
     bool         1        run          bytes, zero or not
+    mask         1        run          floats that are zero or one other value, exact
     minmax       1-8      run, column  floats, rounded to the nearest level
     minmax-sr    1-8      run, column  floats, rounded up or down at random: unbiased
     meansplit    1-4      run, column  floats, each part of a group to its mean
@@ -61,7 +62,10 @@ def _check(status: int, what: str) -> None:
     if status == lib.DAF_BAD_SPEC:
         raise ValueError(f"{what}: this codec, width, group shape, dtype and size do not go together")
     if status == lib.DAF_OUT_OF_RANGE:
-        raise ValueError(f"{what}: the integers do not fit the planes; Coder.choose_bits names the width they need")
+        raise ValueError(
+            f"{what}: integers that do not fit the planes (Coder.choose_bits names the width they need), or a mask "
+            "with more than one value besides zero"
+        )
     if status == lib.DAF_FOREIGN:
         raise StashError(f"{what}: the stash was written by another coder, or not completely")
     raise StashError(f"{what}: page size, page table or number of streams is not that of such a stash")

@@ -34,7 +34,7 @@ typedef enum daf_status {
     DAF_BAD_SPEC = 1,     /* no such codec, width, group shape or dtype, or they do not go together */
     DAF_BAD_PLANES = 2,   /* page size, stream count or page table that no stash can have */
     DAF_FOREIGN = 3,      /* the tag says that another coder wrote this */
-    DAF_OUT_OF_RANGE = 4, /* integers that do not fit the planes */
+    DAF_OUT_OF_RANGE = 4, /* integers that do not fit the planes; a mask with a third value */
     DAF_NO_MEMORY = 5     /* no scratch memory for a reduction */
 } daf_status;
 

@@ -3,8 +3,8 @@
 #include "numbers.h"
 
 static const dafi_codec_t *const codecs[] = {
-    &dafi_codec_raw,       &dafi_codec_int,       &dafi_codec_bool,    &dafi_codec_minmax,
-    &dafi_codec_minmax_sr, &dafi_codec_meansplit, &dafi_codec_support, &dafi_codec_dual,
+    &dafi_codec_raw,       &dafi_codec_int,     &dafi_codec_bool, &dafi_codec_minmax, &dafi_codec_minmax_sr,
+    &dafi_codec_meansplit, &dafi_codec_support, &dafi_codec_dual, &dafi_codec_mask,
 };
 #define NUM_CODECS (sizeof codecs / sizeof *codecs)
 #define MAX_NUMEL ((uint64_t)1 << 48)

@@ -11,6 +11,7 @@ from daf.quant.slots import Slot
 FIRST_WIDTH = 2  # of a slot that `auto` knows nothing of yet
 RAW = Spec("raw", 0)
 BOOL = Spec("bool", 1)
+MASK = Spec("mask", 1)
 
 _RELU_LIKE = frozenset({"ReluBackward0", "ThresholdBackward0", "HardtanhBackward0"})
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -82,9 +83,9 @@ def _layer_norm(node: Any, _depth: int) -> Recipe | None:
 
     def compute() -> Tensor:
         out = (x() - mean()).mul_(rstd())
-        if weight is not None:
-            out.mul_(weight())
-        return out if bias is None else out.add_(bias())
+        if weight is None:
+            return out if bias is None else out.add_(bias())
+        return out.mul_(weight()) if bias is None else torch.addcmul(bias(), out, weight(), out=out)
 
     return Recipe(compute, x.sources)
 

@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 
 from daf.kernels import Coder, Spec, coder
-from daf.quant.choice import BOOL, Chooser, is_relu_like, producer
-from daf.quant.handles import Coded, TwoValued
+from daf.quant.choice import MASK, Chooser, is_relu_like, producer
+from daf.quant.handles import Coded
 from daf.quant.layout import Layout
-from daf.quant.masks import is_constant, is_finite, second_value
-from daf.quant.packing import Packer, Ticket
+from daf.quant.masks import is_constant, is_finite
+from daf.quant.packing import InlinePacker, Packer
 from daf.quant.slots import Curve, Plan, Slot
 
 if TYPE_CHECKING:
-    from daf.allocator import Arena, Stash
+    from daf.allocator import Arena
 
 WORTH_IT = 0.75  # coded bytes must stay under this share of the raw ones
-EXACT = frozenset({"raw", "int", "bool"})
+EXACT = frozenset({"raw", "int", "bool", "mask"})
+_INLINE = InlinePacker()
 SAMPLED_GROUPS = 64
 MIN_ROWS = 128  # fewer rows than this make column groups too short
 MIN_COLS = 16  # below, rows are shorter than a vector register and column groups ten times slower than runs
@@ -57,11 +58,10 @@ class Encoder:
             compact = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=tensor.dtype)
             source = compact.copy_(source)
         if tensor.dtype.is_floating_point:
-            if slot.is_mask is not False and is_constant(tensor):
-                value = second_value(source)
-                slot.is_mask = value is not None
-                if value is not None:
-                    return self._encode_mask(source, value, layout, slot)
+            if slot.is_mask is not False and is_constant(tensor) and tensor.dtype is not torch.float64:
+                coded = self._encode_mask(source, layout, slot)
+                if slot.is_mask:
+                    return coded
             self._look_for_infinities(tensor, slot)
         spec = self._chooser.choose(tensor, source, slot)
         slot.use(spec)
@@ -69,18 +69,20 @@ class Encoder:
             slot.curves = self._curves(source, layout, is_relu_like(tensor))
             slot.plans.clear()
         plan = self._plan(slot, tensor.dtype, layout)
-        if plan is None:
-            return None
-        return Coded(*self._write(source, plan, slot), plan, slot, dtype=tensor.dtype, raw_bytes=source.nbytes)
+        return None if plan is None else self._write(source, plan, slot, self.packer)
 
-    def _encode_mask(self, source: Tensor, value: float, layout: Layout, slot: Slot) -> Coded | None:
-        slot.use(BOOL)
-        plan = self._plan(slot, torch.bool, layout)
+    def _encode_mask(self, source: Tensor, layout: Layout, slot: Slot) -> Coded | None:
+        """Codes a tensor that holds one value besides zero, and finds out whether it does."""
+        slot.use(MASK)
+        plan = self._plan(slot, source.dtype, layout)
         if plan is None:
             return None
-        written = self._write(source != 0, plan, slot)
-        coded = TwoValued(*written, plan, slot, dtype=source.dtype, raw_bytes=source.nbytes)
-        coded.value = value
+        try:
+            coded = self._write(source, plan, slot, _INLINE)
+        except ValueError:
+            slot.is_mask = False
+            return None
+        slot.is_mask = True
         return coded
 
     def _look_for_infinities(self, tensor: Tensor, slot: Slot) -> None:
@@ -88,7 +90,7 @@ class Encoder:
         if slot.is_finite and is_due:
             slot.is_finite = is_finite(tensor)
 
-    def _write(self, source: Tensor, plan: Plan, slot: Slot) -> tuple[Stash, Ticket]:
+    def _write(self, source: Tensor, plan: Plan, slot: Slot, packer: Packer) -> Coded:
         stash = self._arena.reserve(plan.stash_spec, slot.id, source.nbytes)
         seed = slot.num_saves
 
@@ -98,10 +100,14 @@ class Encoder:
             finally:
                 stash.unpin()
 
-        ticket = self.packer.submit(encode, source)
+        try:
+            ticket = packer.submit(encode, source)
+        except BaseException:
+            stash.release()
+            raise
         slot.num_saves += 1
         slot.raw_bytes, slot.stored_bytes = source.nbytes, plan.stored_bytes
-        return stash, ticket
+        return Coded(stash, ticket, plan, slot, dtype=source.dtype, raw_bytes=source.nbytes)
 
     def _plan(self, slot: Slot, dtype: torch.dtype, layout: Layout) -> Plan | None:
         size = (layout.numel, layout.cols)

@@ -10,6 +10,7 @@ costs compression, never the run: the tensor is then passed through as it is, an
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -47,6 +48,7 @@ _push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
 _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _current_node = torch._C._current_autograd_node
+_disable_hooks = torch.autograd.graph.disable_saved_tensors_hooks
 
 DEFAULT_WISH = Wish()
 MIN_BYTES = 16 * 1024  # below this, headers and tail pages eat what coding saves
@@ -98,16 +100,18 @@ class Engine:
             return self
         self.is_active = True
         _engines.add(self)
-        _watch_forks()
+        _watch_process()
         self.scope.install(on_root=self._enter_root, on_enter=self._enter_module, on_leave=self._leave_module)
         self._undo.callback(self.scope.remove)
-        self._undo.enter_context(_out_of_torch_func(self))
         self._undo.enter_context(self.monitor.watch_backward())
         self._hook_thread()
         return self
 
     def remove(self) -> None:
-        """Switches it off. Graphs that hold handles can still run their backward."""
+        """Switches it off. Graphs that hold handles can still run their backward.
+
+        Hooks are a thread's own: another thread's are taken off at its next save or torch.func transform.
+        """
         if not self.is_active:
             return
         self.is_active = False
@@ -149,7 +153,7 @@ class Engine:
     def pack(self, tensor: Tensor) -> Handle:
         self.ledger.num_packs += 1
         if self._is_off or not self.is_active:
-            return Kept(tensor, self.ledger, 0)
+            return self._pass_by(tensor)
         if self.scope.is_new_step():
             self._begin_step()
         call = self.scope.frame().call
@@ -167,6 +171,11 @@ class Engine:
             self.ledger.num_failures += 1
             self._warn(f"a saved tensor could not be encoded ({type(error).__name__}: {error})")
             return self._keep(tensor, "failure")
+
+    def _pass_by(self, tensor: Tensor) -> Kept:
+        if not self.is_active:
+            self._unhook_thread()
+        return Kept(tensor, self.ledger, 0)
 
     def unpack(self, handle: Handle) -> Tensor:
         if peek.is_on:
@@ -214,6 +223,8 @@ class Engine:
         stored = self.ledger.find(key)
         if stored is not None:
             self.ledger.num_shared += 1
+            if not stored.is_saved:
+                stored.count_in(self.ledger)
             stored.note_reader(frame.path)
             return View(stored, layout)
         stored = self._derive(tensor, layout, frame)
@@ -230,6 +241,7 @@ class Engine:
             return self._keep(tensor, "not_worth_it")
         stored.note_reader(frame.path)
         self._enter(stored, tensor, key)
+        stored.count_in(self.ledger)
         if self.monitor.is_on:
             self.monitor.keep(stored, tensor)
         view = View(stored, layout)
@@ -336,40 +348,29 @@ def _is_same_memory(view: Tensor, base: Tensor) -> bool:
     return view.data_ptr() == base.data_ptr() and view.numel() == base.numel() and view.dtype is base.dtype
 
 
-@contextlib.contextmanager
-def _out_of_torch_func(engine: Engine) -> Iterator[None]:
-    """torch.func's transforms refuse to run while any hooks are pushed: ours step aside for the time of a transform."""
-    graph = torch.autograd.graph
-    original = graph.disable_saved_tensors_hooks
-
-    @contextlib.contextmanager
-    def disable(error_message: str) -> Iterator[None]:
-        was_ours = engine._unhook_thread()
-        try:
-            with original(error_message):
-                yield
-        finally:
-            if was_ours and engine.is_active:
-                engine._hook_thread()
-
-    graph.disable_saved_tensors_hooks = disable
-    try:
-        yield
-    finally:
-        graph.disable_saved_tensors_hooks = original
-
-
 def _leave_child_alone() -> None:
     """A forked child (a DataLoader's worker) has the parent's hooks but not its arena: it passes everything through."""
     for engine in list(_engines):
         engine.is_active = False
 
 
-_is_fork_watched = False
+@contextlib.contextmanager
+def _step_aside(error_message: str) -> Iterator[None]:
+    """torch.func's transforms refuse to run while any hooks are pushed: ours are away for the time of a transform."""
+    top = _top_hooks(True)
+    engine = getattr(top[0], "__self__", None) if top is not None else None
+    ours = engine if isinstance(engine, Engine) and engine._unhook_thread() else None
+    try:
+        with _disable_hooks(error_message):
+            yield
+    finally:
+        if ours is not None and ours.is_active:
+            ours._hook_thread()
 
 
-def _watch_forks() -> None:
-    global _is_fork_watched
-    if not _is_fork_watched:
-        _is_fork_watched = True
-        os.register_at_fork(after_in_child=_leave_child_alone)
+@functools.cache
+def _watch_process() -> None:
+    """What every engine needs of the process, put in place by the first and left there: a thread may keep the hooks of
+    an engine that another thread has removed."""
+    os.register_at_fork(after_in_child=_leave_child_alone)
+    torch.autograd.graph.disable_saved_tensors_hooks = _step_aside

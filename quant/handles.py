@@ -8,7 +8,6 @@ View -> Stored       one save of a storage: shape and strides here, the content 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeGuard
@@ -104,25 +103,31 @@ class Stored:
     another tensor that came to lie in the same place.
     """
 
-    __slots__ = ("__weakref__", "dtype", "key", "ledger", "num_uses", "raw_bytes", "recent", "storage", "stored_bytes")
+    __slots__ = (
+        "__weakref__", "dtype", "is_saved", "key", "ledger", "num_uses", "raw_bytes", "recent", "storage",
+        "stored_bytes",
+    )  # fmt: skip
 
     def __init__(self, dtype: torch.dtype, raw_bytes: int, stored_bytes: int) -> None:
         self.dtype = dtype
         self.raw_bytes = raw_bytes
         self.stored_bytes = stored_bytes
         self.num_uses = 0
+        self.is_saved = False
         self.recent: Tensor | None = None
         self.ledger: Ledger | None = None
         self.key: StorageKey | None = None
 
     def enter(self, ledger: Ledger, key: StorageKey, storage: StorageWeakRef) -> None:
-        """From now on other saves of the same storage find this content."""
+        """From now on saves of the same storage find this content."""
         self.key = key
         self.storage = storage
+        self.ledger = ledger
         ledger.enter(self, key)
-        self.count_in(ledger)
 
     def count_in(self, ledger: Ledger) -> None:
+        """It was saved: its bytes count, once."""
+        self.is_saved = True
         self.ledger = ledger
         ledger.add(self)
 
@@ -192,20 +197,6 @@ class Coded(Stored):
         if self.ticket.abandon():
             self.stash.release()  # else the packing, still under way, lets go of it last
         super().__del__()
-
-
-class TwoValued(Coded):
-    """Zeros and one other value, as dropout's noise and attention masks are: one exact plane and that value."""
-
-    __slots__ = ("value",)
-    value: float
-
-    def decode(self, layout: Layout) -> Tensor:
-        mask = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=torch.bool)
-        self.decode_into(mask.data_ptr())
-        if math.isinf(self.value):  # 0 * inf is not 0
-            return mask.new_zeros(mask.shape, dtype=self.dtype).masked_fill_(mask, self.value)
-        return mask.to(self.dtype).mul_(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 Sampled from the ordinary backward, with no passes of its own. In a sampled step three things are noted:
 
     at each layer l with weights   |x|^2 of its input, |g|^2 of the gradient at its output
-    at each slot s                 the distortion curve of its codec (a few groups), |x|^2, |g|^2 of the gradient there
+    at each slot s                 the distortion curve of its codec (a few groups), |g|^2 of the gradient there
     the order of all of these in the forward
+
+Energies come from stretches spread evenly over a large tensor, so a sampled step costs little more than another.
 
 Noise in what is saved reaches the gradient in two ways:
 
@@ -27,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from daf.quant.layout import layout_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -42,6 +46,8 @@ FLOW = {
 }
 DEFAULT_FLOW = 1.0
 SAMPLED_ROWS = 64
+STRETCH = 1024  # elements
+NUM_STRETCHES = 128
 WEIGHT_OPS = frozenset({"ConvolutionBackward0", "AddmmBackward0", "MmBackward0", "EmbeddingBackward0"})
 NO_NOISE = frozenset(
     {"ReluBackward0", "MaxPool2DWithIndicesBackward0", "NllLossBackward0"}
@@ -85,7 +91,6 @@ class SlotSample:
     """What one sampled step showed of a slot."""
 
     clock: int
-    energy: float
     grad_energy: float = 0.0
 
 
@@ -107,17 +112,19 @@ class Probe:
         self.slots.clear()
 
     def see_layer(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """A module call ended. Notes it if it has a weight matrix or kernel to train."""
+        """A module call ended. Notes it if it has a weight matrix or kernel to train, or is a norm."""
         weight = module._parameters.get("weight")
-        if weight is None or not weight.requires_grad or not args or type(output) is not Tensor:
+        if weight is None or not args or type(output) is not Tensor:
             return
         x, node = args[0], output.grad_fn
         if type(x) is not Tensor or not x.is_floating_point() or node is None:
             return
         if weight.dim() > 1:
-            self._see_weights(path, weight, x, node)
+            if weight.requires_grad:
+                self._see_weights(path, weight, x, node)
         elif node.name() == "NativeBatchNormBackward0":
-            self._see_batch_norm(path, weight, x, node)
+            if weight.requires_grad:
+                self._see_batch_norm(path, weight, x, node)
         elif node.name() == "NativeLayerNormBackward0" and weight.shape == x.shape[-1:]:
             self._see_layer_norm(path, module, output, node)
 
@@ -133,8 +140,8 @@ class Probe:
         def note(grads: tuple[Tensor | None, ...]) -> None:
             if grads[0] is not None:
                 grad = _some_rows(grads[0].detach(), cols)
-                norm.product_energy = _energy((grad * scaled).sum(1))
-                norm.grad_energy = _energy(grad * weight.detach())
+                norm.product_energy = energy_of((grad * scaled).sum(1))
+                norm.grad_energy = energy_of(grad * weight.detach())
 
         node.register_prehook(note)
 
@@ -146,7 +153,7 @@ class Probe:
             norm.grad_energy = _grads_energy(grads)
 
         def note_weight(grad: Tensor) -> None:
-            norm.product_energy = _energy(grad)
+            norm.product_energy = energy_of(grad)
             hook.remove()
 
         node.register_prehook(note)
@@ -158,7 +165,7 @@ class Probe:
         is_convolution = weight.dim() > 2
         taps = weight[0, 0].numel() if is_convolution else 1
         channels = x.shape[1] if is_convolution else x.shape[-1]
-        layer = Layer(path, self.clock, _energy(x), x.numel() / channels / taps)
+        layer = Layer(path, self.clock, energy_of(x), x.numel() / channels / taps)
         self.layers[path] = layer
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
@@ -169,7 +176,7 @@ class Probe:
     def see_slot(self, slot_id: int, tensor: Tensor) -> None:
         """A tensor was encoded."""
         self.clock += 1
-        sample = self.slots[slot_id] = SlotSample(self.clock, _energy(tensor))
+        sample = self.slots[slot_id] = SlotSample(self.clock)
         node = tensor.grad_fn
         if node is not None:
 
@@ -210,12 +217,20 @@ class Probe:
         return sum(met)
 
 
-def _energy(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor.detach().float())) ** 2
+def energy_of(tensor: Tensor) -> float:
+    """The squared norm; of a large dense tensor an estimate, from stretches of its memory."""
+    tensor = tensor.detach()
+    layout = layout_of(tensor.shape, tensor.stride())
+    num_stretches = tensor.numel() // STRETCH
+    every = num_stretches // NUM_STRETCHES
+    if every < 2 or not layout.is_dense or layout.is_expanded:
+        return float(torch.linalg.vector_norm(tensor, dtype=torch.float32)) ** 2
+    some = tensor.as_strided((num_stretches // every, STRETCH), (every * STRETCH, 1))
+    return float(torch.linalg.vector_norm(some, dtype=torch.float32)) ** 2 * (tensor.numel() / some.numel())
 
 
 def _grads_energy(grads: tuple[Tensor | None, ...]) -> float:
-    return sum(_energy(grad) for grad in grads if grad is not None)
+    return sum(energy_of(grad) for grad in grads if grad is not None)
 
 
 def _some_rows(tensor: Tensor, cols: int) -> Tensor:

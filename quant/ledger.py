@@ -1,4 +1,4 @@
-"""What the engine holds at this moment: the live enstored storages by identity, and their bytes."""
+"""What the engine holds at this moment: the live storages by identity, and their bytes."""
 
 from __future__ import annotations
 
@@ -78,8 +78,9 @@ class Ledger:
             key = stored.key
             if key is not None and (entry := self._live.get(key)) is not None and entry() is None:
                 del self._live[key]
-            self.raw_bytes -= stored.raw_bytes
-            self.stored_bytes -= stored.stored_bytes
+            if stored.is_saved:
+                self.raw_bytes -= stored.raw_bytes
+                self.stored_bytes -= stored.stored_bytes
 
     def begin_step(self) -> None:
         """What the step before held at most becomes step_raw_bytes; what no plan can shrink, step_fixed_bytes."""

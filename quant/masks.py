@@ -1,4 +1,4 @@
-"""Saved tensors that are really masks, and values that no lossy codec may touch."""
+"""Saved tensors that may be masks, and values that no lossy codec may touch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,6 @@ import math
 
 import torch
 from torch import Tensor
-
-_SAMPLES = 64
-
-
-def second_value(tensor: Tensor) -> float | None:
-    """The one value besides zero that `tensor` holds, exactly; None if it holds more. Dense tensors only."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    sample = flat[:: max(1, flat.numel() // _SAMPLES)]
-    value = float(sample[sample.abs().argmax()])
-    if value == 0.0 or math.isnan(value) or bool(((sample != 0) & (sample != value)).any()):
-        return None
-    return value if bool(((flat == 0) | (flat == value)).all()) else None
 
 
 def is_constant(tensor: Tensor) -> bool:

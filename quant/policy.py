@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from daf.quant.fidelity import Fidelity
     from daf.quant.ledger import Ledger
 
-SAMPLE_EVERY = 64
-EARLY_SAMPLES = frozenset({1, 2, 4, 8, 16, 32})
+SAMPLE_EVERY = 255  # odd, so that of two models that are trained in turn both are met
+EARLY_SAMPLES = frozenset({1, 2, 7, 32, 129})
 BUDGET_SHARE = 0.97  # of the bytes that are free for planes: the rest is for what changes from step to step
+BUDGET_CHANGE = 0.02
 MIX_CHANGE = 0.1
+MIX_REST = 7  # steps between two samples that a change of the mix calls for: batches of all lengths are one mix
 MEASURE_EVERY = 50  # steps between two measurements of the gradient, where a fidelity target is set
 
 
@@ -60,6 +63,10 @@ class Policy:
         self._clock = clock
         self._began = 0.0
         self._planned_raw_bytes = 0
+        self._sampled_at = 0
+        self._plane_bytes = math.inf  # what the budget was found to leave for planes
+        self._evicted_bytes = 0  # so far
+        self._cap_bytes = math.inf  # what a plan may take at most, since a step under the last one had to evict
         self._error_scale = 0.0  # squared relative error per unit of the planner's error, once it was measured
         self._was_told = False
         ledger.monitor.on_measured = self._hear
@@ -71,17 +78,42 @@ class Policy:
         if self.num_steps:
             self._arena.step(now - self._began)
         self._began = now
+        self._ledger.begin_step()
         if self.probe.is_on:
             self.probe.is_on = False
+            self._look_at_budget()
+            self._cap_bytes = math.inf
             self._learn()
+        elif self._wish is not None and self._has_budget_changed():
+            self._plan([slot for slot in self._table if slot.id in self.probe.slots], self._wish)
         self.num_steps += 1
         if self.num_steps in EARLY_SAMPLES or self.num_steps % SAMPLE_EVERY == 0 or self._has_mix_changed():
+            self._sampled_at = self.num_steps
             self.probe.start()
-        self._ledger.begin_step()
 
     def _has_mix_changed(self) -> bool:
         raw_bytes = self._ledger.step_raw_bytes
-        return abs(raw_bytes - self._planned_raw_bytes) > MIX_CHANGE * self._planned_raw_bytes
+        has_changed = abs(raw_bytes - self._planned_raw_bytes) > MIX_CHANGE * self._planned_raw_bytes
+        return has_changed and self.num_steps >= self._sampled_at + MIX_REST
+
+    def _has_budget_changed(self) -> bool:
+        """Whether planes have more or less room than the plan was made for, or the last step had to evict some."""
+        before, evicted_before = self._plane_bytes, self._evicted_bytes
+        self._look_at_budget()
+        if abs(self._plane_bytes - before) > BUDGET_CHANGE * before:
+            self._cap_bytes = math.inf
+            return True
+        if self._evicted_bytes > evicted_before and self.outcome is not None:
+            self._cap_bytes = self.outcome.stored_bytes + self._ledger.step_fixed_bytes
+            self._cap_bytes -= self._evicted_bytes - evicted_before
+            return True
+        return False
+
+    def _look_at_budget(self) -> None:
+        """What the budget leaves for planes beside the tensors that share it, and what was evicted so far."""
+        stats = self._arena.stats()
+        self._plane_bytes = BUDGET_SHARE * (stats["budget_bytes"] - stats["peak_tensor_bytes"])
+        self._evicted_bytes = int(stats["evicted_bytes_total"])
 
     def _learn(self) -> None:
         slots = [slot for slot in self._table if slot.id in self.probe.slots]
@@ -99,7 +131,7 @@ class Policy:
     def _plan(self, slots: list[Slot], wish: Wish) -> None:
         menus = {slot.id: menu_of(slot) for slot in slots if slot.curves}
         fixed_bytes = self._ledger.step_fixed_bytes
-        max_bytes = self._plane_bytes()
+        max_bytes = min(self._plane_bytes, self._cap_bytes)
         max_error = 0.0
         if wish.max_error:
             scale = self._error_scale or 1.0 / max(self.probe.gradient_energy, 1e-30)
@@ -133,11 +165,6 @@ class Policy:
                 f"training goes on with all that fit",
                 stacklevel=2,
             )
-
-    def _plane_bytes(self) -> float:
-        """What the budget leaves for planes beside the tensors that share it."""
-        stats = self._arena.stats()
-        return BUDGET_SHARE * (stats["budget_bytes"] - stats["peak_tensor_bytes"])
 
     def _publish(self, slot: Slot) -> None:
         self._arena.slot(

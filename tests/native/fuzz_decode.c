@@ -7,7 +7,7 @@
 #include <string.h>
 #include "planes.h"
 
-static const char *const codecs[] = {"raw", "int", "bool", "minmax", "minmax-sr", "meansplit", "support"};
+static const char *const codecs[] = {"raw", "int", "bool", "mask", "minmax", "minmax-sr", "meansplit", "support"};
 
 typedef struct choice {
     uint8_t codec, bits, shape, dtype, cols, page, live, spoil, isa;

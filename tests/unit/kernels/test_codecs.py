@@ -206,6 +206,22 @@ def test_booleans_and_raw_bytes_come_back_exactly() -> None:
     assert np.array_equal(decode(code, encode(code, doubles), doubles), doubles)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("value", [1 / 0.9, -np.inf, np.nan, 0.0])
+def test_a_mask_of_one_value_besides_zero_comes_back_exactly(dtype: str, value: float) -> None:
+    mask = np.where(np.random.default_rng(0).random(70_001) < 0.9, value, 0.0).astype(dtype)
+    code = coder(Spec("mask", 1), dtype, mask.size)
+    assert np.array_equal(decode(code, encode(code, mask), mask), mask, equal_nan=True)
+
+
+def test_a_third_value_in_a_mask_is_refused() -> None:
+    mask = np.zeros(70_001, np.float32)
+    mask[5], mask[-1] = 1.0, np.nextafter(np.float32(1.0), np.float32(2.0))
+    code = coder(Spec("mask", 1), "float32", mask.size)
+    with pytest.raises(ValueError, match="one value besides zero"):
+        encode(code, mask)
+
+
 @pytest.mark.parametrize(
     ("spec", "dtype", "numel", "cols"),
     [

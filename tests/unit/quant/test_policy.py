@@ -1,0 +1,99 @@
+"""When the policy samples and when it plans anew."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from daf.quant import Engine, Wish
+from daf.quant.importance import energy_of
+from tests.unit.quant.host_arena import HostArena
+
+
+class TightArena(HostArena):
+    """A HostArena that says how much was evicted, as a test wants it."""
+
+    def __init__(self, budget_bytes: int = 1 << 40) -> None:
+        super().__init__()
+        self.budget_bytes = budget_bytes
+        self.evicted_bytes = 0
+
+    def stats(self) -> dict[str, int]:
+        return {**super().stats(), "evicted_bytes_total": self.evicted_bytes}
+
+
+def make_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 8))
+
+
+def step(net: nn.Module, rows: int = 512) -> None:
+    x = torch.randn(rows, 64)
+    net(x).square().mean().backward()
+
+
+def planned_bytes(engine: Engine) -> int:
+    assert engine.policy.outcome is not None
+    return engine.policy.outcome.stored_bytes
+
+
+def test_the_plan_shrinks_with_the_budget_and_grows_with_it_again() -> None:
+    net, arena = make_net(), TightArena()
+    with Engine(arena, bits="auto", wish=Wish(ratio=4.0)) as engine:
+        sizes = []
+        for budget_bytes in (1 << 40, 150 << 10, 110 << 10, 1 << 40):
+            arena.budget_bytes = budget_bytes
+            for _ in range(3):
+                step(net)
+            sizes.append(planned_bytes(engine))
+            assert sizes[-1] <= budget_bytes
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert sizes[3] == sizes[0]
+
+
+def test_a_step_that_had_to_evict_makes_the_next_plan_smaller_by_what_went() -> None:
+    net, arena = make_net(), TightArena()
+    with Engine(arena, bits="auto", wish=Wish(ratio=4.0)) as engine:
+        for _ in range(4):
+            step(net)
+        before = planned_bytes(engine)
+        arena.evicted_bytes += 30_000
+        step(net)
+        assert planned_bytes(engine) <= before - 30_000
+        after = planned_bytes(engine)
+        for _ in range(2):
+            step(net)
+        assert planned_bytes(engine) == after
+
+
+def test_batches_of_all_lengths_are_not_sampled_at_every_step() -> None:
+    net, sampled = make_net(), []
+    with Engine(TightArena(), bits="auto") as engine:
+        for number in range(40):
+            step(net, rows=(512, 900, 300)[number % 3])
+            sampled.append(engine.policy.probe.is_on)
+    assert sum(sampled) <= 10
+
+
+def test_a_slot_has_a_plan_from_the_second_step_on() -> None:
+    net = make_net()
+    with Engine(TightArena(), bits="auto", wish=Wish(ratio=6.0)) as engine:
+        step(net)
+        step(net)
+        raw_bytes = engine.stats()["peak_raw_bytes"]
+        assert raw_bytes / 12 < planned_bytes(engine) <= raw_bytes / 6
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.randn(1 << 20), torch.randn(64, 8, 32, 32).to(memory_format=torch.channels_last), torch.randn(7, 5)],
+)
+def test_the_energy_of_a_large_tensor_is_estimated_well(tensor: Tensor) -> None:
+    assert energy_of(tensor) == pytest.approx(float(tensor.square().sum()), rel=0.05)
+
+
+def test_the_energy_of_what_lies_scattered_counts_all_of_it() -> None:
+    part = torch.randn(2048, 2048)[:, ::2]
+    assert energy_of(part) == pytest.approx(float(part.square().sum()), rel=2e-3)
+    assert energy_of(torch.ones(1).expand(1 << 20)) == pytest.approx(float(1 << 20), rel=1e-4)
