@@ -1,19 +1,19 @@
 """What the sidecar costs and how soon it answers.
 
-    python -m benchmarks.sidecar [--only idle,scrape,budget,cost,chaos] [--json FILE]
+    python -m benchmarks.sidecar [--only idle,scrape,budget,loss,cost,cost-shared,chaos] [--json FILE]
 
 idle    the sidecar's share of a core and its memory, with nothing to do and with one run beside it
 scrape  /metrics over 8 processes with 500 slots each, and with 200 event clients held
 budget  PUT /v1/budget while a real model trains: 1,000 random sizes, each outcome checked against the budget in force
-cost    step time of a real training with the page's stream and a scrape every second, against without, interleaved
-chaos   kill -9 of arenas and sidecars at random: does the rest go on, is the story served, is anything left over
+loss    a training under a budget that changes all the time, and its loss at the end
+cost    step time with the page in a real Chromium and a real Prometheus, against nobody watching (sidecar_cost.py)
+chaos   kill -9 of trainings and sidecars at random: does the rest go on, is the story served, is anything left over
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import math
 import os
 import pathlib
@@ -21,70 +21,18 @@ import random
 import signal
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import psutil
 
 from benchmarks.report import write_json
 from benchmarks.sidecar_chaos import chaos
+from benchmarks.sidecar_cost import cost_apart, cost_shared
+from benchmarks.sidecar_scene import ROOT, TRAINING, drain, quantile, ready, sidecar, wait_live
 from daf.server import Client
-from daf.server.launch import running
-from daf.server.settings import Settings
 
-ROOT = pathlib.Path(__file__).parents[1]
 ARENA = ROOT / "tests" / "integration" / "arena_child.py"
-TRAINING = pathlib.Path(__file__).with_name("sidecar_child.py")
-
-
-@contextlib.contextmanager
-def process(*command: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    child = subprocess.Popen([sys.executable, *map(str, command)], text=True, **options)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-        if child.stdout:
-            child.stdout.close()
-
-
-@contextlib.contextmanager
-def sidecar() -> Iterator[tuple[psutil.Process, Client]]:
-    with process("-m", "daf.server", "--port", "0", "--quiet", "--unlimited-rate", stderr=subprocess.DEVNULL) as child:
-        yield psutil.Process(child.pid), client_of(child.pid)
-
-
-def client_of(pid: int) -> Client:
-    settings = Settings(pathlib.Path(os.environ["DAF_RUNTIME_DIR"]))
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        where = running(settings)
-        if where and where.pid == pid:
-            return Client(where.address)
-        time.sleep(0.05)
-    raise SystemExit("the sidecar did not start")
-
-
-@contextlib.contextmanager
-def ready(*command: object) -> Iterator[subprocess.Popen[str]]:
-    with process(*command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        yield child
-
-
-def wait_live(client: Client, count: int) -> list[dict[str, Any]]:
-    while True:
-        found = [one for one in client.processes()["processes"] if one["state"] == "live"]
-        if len(found) >= count:
-            return found
-        time.sleep(0.1)
 
 
 def share_of_core(beside: psutil.Process, seconds: float) -> float:
@@ -151,19 +99,6 @@ def is_open(client: socket.socket) -> bool:
         return True
 
 
-def quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def drain(child: subprocess.Popen[str]) -> list[str]:
-    """Read what the child prints, in the background, into the list that is returned."""
-    lines: list[str] = []
-    stdout = child.stdout
-    assert stdout is not None
-    threading.Thread(target=lambda: lines.extend(iter(stdout.readline, "")), daemon=True).start()
-    return lines
-
-
 def budget(count: int = 1000) -> dict[str, object]:
     rng = random.Random(0)
     states: dict[str, int] = {}
@@ -206,66 +141,10 @@ def finite_loss(seconds: float = 10.0) -> dict[str, object]:
     return {"final_loss": loss, "is_finite": math.isfinite(loss)}
 
 
-def cost(windows: int = 24, window_seconds: float = 3.0, window_steps: int = 8) -> dict[str, float]:
-    """Alternate windows with and without observers over one training; compare the median steps."""
-    wall: dict[bool, list[float]] = {True: [], False: []}
-    busy: dict[bool, list[float]] = {True: [], False: []}
-    with ready(TRAINING, 3600, "64MiB") as child, sidecar() as (_beside, client):
-        lines = drain(child)
-        wait_live(client, 1)
-        for window in range(windows):
-            is_watched = bool((window + 1) // 2 % 2)  # without, with, with, without: a drift falls on both alike
-            with observers(client) if is_watched else contextlib.nullcontext():
-                time.sleep(0.5)
-                first, began = len(lines), time.monotonic()
-                while len(lines) < first + window_steps or time.monotonic() < began + window_seconds:
-                    time.sleep(0.05)
-                steps = [tuple(map(float, line.split())) for line in lines[first:]]
-                wall[is_watched].append(statistics.median(step[0] for step in steps))
-                busy[is_watched].append(statistics.median(step[1] for step in steps))
-    return {
-        "wall_ms_without": statistics.median(wall[False]) * 1e3,
-        **ratios("wall", wall),
-        "processor_ms_without": statistics.median(busy[False]) * 1e3,
-        **ratios("processor", busy),
-    }
-
-
-def ratios(name: str, medians: dict[bool, list[float]]) -> dict[str, float]:
-    """Return with over without: of the medians, and the middle half of the pairs."""
-    pairs = sorted(a / b for a, b in zip(medians[True], medians[False], strict=True))
-    return {
-        f"{name}_ratio": statistics.median(medians[True]) / statistics.median(medians[False]),
-        f"{name}_pairs_p25": quantile(pairs, 0.25),
-        f"{name}_pairs_p75": quantile(pairs, 0.75),
-    }
-
-
-@contextlib.contextmanager
-def observers(client: Client) -> Iterator[None]:
-    """What an open page and a Prometheus do: read the stream, ask for slots, map and widths, scrape every second."""
-    stop = threading.Event()
-
-    def look() -> None:
-        with open_stream() as stream:
-            stream.settimeout(0.05)
-            while not stop.wait(0.9):
-                with contextlib.suppress(TimeoutError):
-                    stream.recv(1 << 20)
-                with contextlib.suppress(Exception, http.client.HTTPException):
-                    for path in ("/metrics", "/v1/slots", "/v1/map"):
-                        client.raw(path)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-PARTS = {"idle": idle, "scrape": scrape, "budget": budget, "loss": finite_loss, "cost": cost, "chaos": chaos}
+PARTS = {
+    "idle": idle, "scrape": scrape, "budget": budget, "loss": finite_loss, "cost": cost_apart,
+    "cost-shared": cost_shared, "chaos": chaos,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -1,4 +1,8 @@
-"""kill -9 at random: arenas, sidecars, both; then see whether the rest went on and what is left over."""
+"""kill -9 at random: trainings, sidecars, both; then see whether the rest went on and what is left over.
+
+Several real trainings (torch, DAF's engine and arena) run beside one sidecar. Whoever is killed is started again in the
+background, so that there is always something to kill and something that has to go on.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from daf.server import Client
@@ -17,28 +23,34 @@ from daf.server.runfile import is_held
 from daf.server.runtime import clean
 from daf.server.settings import Settings
 
-ARENA = pathlib.Path(__file__).parents[1] / "tests" / "integration" / "arena_child.py"
+TRAINING = pathlib.Path(__file__).with_name("sidecar_child.py")
+PAUSE_SECONDS = 0.05  # after each step: many trainings and a sidecar share a small machine
 
 
 class Scene:
-    """One sidecar and one arena, each started again whenever it is gone."""
+    """One sidecar and some trainings, each started again when it is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_trainings: int) -> None:
         self.settings = Settings(pathlib.Path(os.environ["DAF_RUNTIME_DIR"]))
-        self.sidecar: subprocess.Popen[str] | None = None
-        self.arena: subprocess.Popen[str] | None = None
+        self.num_trainings = num_trainings
+        self.trainings: dict[int, subprocess.Popen[bytes]] = {}
+        self.sidecar: subprocess.Popen[bytes] | None = None
 
     def restore(self) -> Client:
-        if self.arena is None:
-            command = [sys.executable, str(ARENA), str(8 << 20), "20", "0.01"]
-            self.arena = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            assert self.arena.stdout is not None
-            assert self.arena.stdout.readline() == "ready\n"
+        """Start what is missing. A new training takes seconds to come up; nobody waits for it here."""
+        for _ in range(self.num_trainings - len(self.trainings)):
+            command = [sys.executable, str(TRAINING), "3600", "16MiB", str(PAUSE_SECONDS)]
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            self.trainings[child.pid] = child
         if self.sidecar is None:
-            command = [sys.executable, "-m", "daf.server", "--port", "0", "--quiet"]
-            with (self.settings.runtime_dir / "sidecar.log").open("a") as log:
-                self.sidecar = subprocess.Popen(command, stderr=log, text=True)
+            command = [sys.executable, "-m", "daf.server", "--port", "0", "--quiet", "--unlimited-rate"]
+            with self._log.open("a") as log:
+                self.sidecar = subprocess.Popen(command, stderr=log)
         return self._client()
+
+    @property
+    def _log(self) -> pathlib.Path:
+        return self.settings.runtime_dir / "sidecar.log"
 
     def _client(self) -> Client:
         assert self.sidecar is not None
@@ -48,61 +60,90 @@ class Scene:
             if where is not None and where.pid == self.sidecar.pid:
                 return Client(where.address)
             time.sleep(0.02)
-        log = (self.settings.runtime_dir / "sidecar.log").read_text()
-        raise AssertionError(f"the sidecar did not come up: {log[-2000:]}")
+        raise AssertionError(f"the sidecar did not come up: {self._log.read_text()[-2000:]}")
 
-    def kill(self, which: str) -> None:
-        if which in ("arena", "both") and self.arena is not None:
-            self.arena.kill()
-            self.arena.wait()
-            assert self.arena.stdout is not None
-            self.arena.stdout.close()
-            self.arena = None
-        if which in ("sidecar", "both") and self.sidecar is not None:
+    def kill(self, training: int | None, is_sidecar: bool) -> None:
+        if training is not None:
+            child = self.trainings.pop(training)
+            child.kill()
+            child.wait()
+        if is_sidecar and self.sidecar is not None:
             self.sidecar.kill()
             self.sidecar.wait()
             self.sidecar = None
 
-
-def eventually(check: Any, seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(Exception):
-            if check():
-                return True
-        time.sleep(0.02)
-    return False
+    def end(self) -> None:
+        for pid in list(self.trainings):
+            self.kill(pid, is_sidecar=False)
+        self.kill(None, is_sidecar=True)
 
 
-def chaos(num_kills: int = 100, seed: int = 0) -> dict[str, object]:
-    """Kill `num_kills` times and count what went wrong."""
-    rng, scene = random.Random(seed), Scene()
-    went_on = story_served = 0
-    client = scene.restore()
-    for _ in range(num_kills):
-        assert scene.arena is not None
-        pid, which = scene.arena.pid, rng.choice(["arena", "sidecar", "both"])
-        eventually(lambda c=client, p=pid: c.processes(process=p))
-        time.sleep(rng.random() * 0.05)
-        scene.kill(which)
-        rest_is_well = which == "both" or (which == "arena" and client.get("/healthz")["status"] == "ok")
-        rest_is_well = rest_is_well or (which == "sidecar" and scene.arena is not None and scene.arena.poll() is None)
+def chaos(num_kills: int = 100, seed: int = 0, num_trainings: int = 3) -> dict[str, object]:
+    """Kill `num_kills` times and count what came of it."""
+    rng, scene, seen = random.Random(seed), Scene(num_trainings), Counter[str]()
+    try:
         client = scene.restore()
-        went_on += rest_is_well
-        story_served += eventually(lambda c=client, p=pid, w=which: is_told(c, p, w))
-    scene.kill("both")
+        for _ in range(num_kills):
+            client = kill_once(scene, client, rng, seen)
+    finally:
+        scene.end()
     clean(scene.settings.runtime_dir, all_ended=True)
     left = sorted(path.name for path in scene.settings.runtime_dir.iterdir())
     return {
-        "kills": num_kills, "rest_went_on": went_on, "story_served": story_served,
+        "kills": num_kills, **{f"of_{which}": seen[which] for which in ("training", "sidecar", "both")},
+        "rest_went_on": seen["went on"], "story_served": seen["told"],
         "lock_held_after": is_held(scene.settings.lock_path),
-        "left_over": [n for n in left if not n.startswith("sidecar.")],
+        "left_over": [name for name in left if not name.startswith("sidecar.")],
     }  # fmt: skip
 
 
-def is_told(client: Client, pid: int, which: str) -> bool:
-    """Whether the run's state and figures are served."""
-    found = client.processes(process=pid)["processes"][0]
-    wanted = "live" if which == "sidecar" else "crashed"
+def kill_once(scene: Scene, client: Client, rng: random.Random, seen: Counter[str]) -> Client:
+    """Kill somebody at a moment of no choice, and see what the others do."""
+    which = rng.choice(["training", "sidecar", "both"])
+    others = eventually(lambda: enough(stepping(client)), 120)
+    pid = rng.choice(sorted(others)) if which != "sidecar" else None
+    steps_before = others.pop(pid, 0) if pid is not None else 0
+    time.sleep(rng.random() * 0.1)
+    scene.kill(pid, is_sidecar=which != "training")
+    seen[which] += 1
+    is_well = which != "training" or client.get("/healthz")["status"] == "ok"
+    client = scene.restore()
+    is_well = is_well and eventually(lambda: all(stepping(client).get(p, 0) > n + 1 for p, n in others.items()))
+    seen["went on"] += bool(is_well)
+    killed = {pid: steps_before} if pid is not None else {}
+    seen["told"] += eventually(lambda: all(is_told(client, p, "crashed", n) for p, n in killed.items())) and eventually(
+        lambda: all(is_told(client, p, "live", n) for p, n in others.items())
+    )
+    return client
+
+
+def stepping(client: Client) -> dict[int, int]:
+    """Steps of each live training that has begun to train, by pid."""
+    found = {one["id"]: one["pid"] for one in client.processes()["processes"] if one["state"] == "live"}
+    figures = client.get("/v1/stats")["processes"]
+    steps = {found[one["process"]]: int(one["values"]["steps_total"]) for one in figures if one["process"] in found}
+    return {pid: count for pid, count in steps.items() if count > 0}
+
+
+def enough(found: dict[int, int]) -> dict[int, int] | None:
+    return found if len(found) > 1 else None
+
+
+def is_told(client: Client, pid: int, state: str, least_steps: int) -> bool:
+    """Whether the run's state is served, and its figures are those of a training that came so far."""
+    (found,) = client.processes(process=pid)["processes"]
     values = client.get("/v1/stats", process=found["id"])["processes"][0]["values"]
-    return bool(found["state"] == wanted and values["budget_bytes"] > 0)
+    slots = client.get("/v1/slots", process=found["id"])["slots"]
+    return bool(found["state"] == state and values["steps_total"] >= least_steps and slots)
+
+
+def eventually(check: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Return the first true answer; False after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Exception):
+            found = check()
+            if found:
+                return found
+        time.sleep(0.02)
+    return False

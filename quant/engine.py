@@ -37,6 +37,7 @@ from daf.quant.policy import Policy, Wish
 from daf.quant.replay import OUTPUT, Call, Trust, is_candidate
 from daf.quant.scope import Frame, Scope
 from daf.quant.slots import Slot, SlotTable
+from daf.quant.spotcheck import SpotCheck
 from daf.quant.weights import is_from_parameters, is_of_users_leaf, is_weight_copy
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Engine:
         self.table = SlotTable()
         self.scope = Scope()
         self.policy = Policy(arena, self.table, self.ledger, wish=wish if bits == "auto" else None)
+        self.spot = SpotCheck(arena, self.ledger.monitor, self.policy.publish)
         self.is_active = False
         self._is_off = bits == "off"
         self._may_derive = bits != "lossless"
@@ -103,7 +105,7 @@ class Engine:
         _watch_process()
         self.scope.install(on_root=self._enter_root, on_enter=self._enter_module, on_leave=self._leave_module)
         self._undo.callback(self.scope.remove)
-        self._undo.enter_context(self.monitor.watch_backward())
+        self._undo.enter_context(self.monitor.watch_backward(self.spot.begin_backward))
         self._hook_thread()
         return self
 
@@ -156,13 +158,16 @@ class Engine:
             return self._pass_by(tensor)
         if self.scope.is_new_step():
             self._begin_step()
-        call = self.scope.frame().call
+        frame = self.scope.frame()
+        call = frame.call
         try:
-            if call is None:
-                return self._pack(tensor)
-            call.num_saves += 1
+            if call is not None:
+                call.num_saves += 1
             handle = self._pack(tensor)
-            call.saves.append((tensor.detach(), handle))
+            if call is not None:
+                call.saves.append((tensor.detach(), handle))
+            if self.spot.is_on:
+                self.spot.see(frame, handle, tensor)
             return handle
         except DafOutOfMemoryError:
             self._warn("the budget has no room left for saved activations, even at their floors")
@@ -186,7 +191,7 @@ class Engine:
             node = _current_node()
             if node is not None:
                 handle.stored.learn(node.name())
-        return handle.restore()
+        return self.spot.restore(handle) if self.spot.is_running else handle.restore()
 
     def _begin_step(self) -> None:
         now = time.perf_counter()
@@ -197,6 +202,7 @@ class Engine:
             self.policy.begin_step()
             self.encoder.is_sampling = self.policy.probe.is_on
             self.monitor.begin_step(self.policy.num_steps)
+            self.spot.begin_step(self.policy.probe.is_on)
         except Exception as error:
             self.ledger.num_failures += 1
             self._warn(f"planning failed ({type(error).__name__}: {error})")
@@ -291,6 +297,7 @@ class Engine:
             self.policy.probe.see_layer(frame.path, frame.module, args, output)
         if frame.call is not None:
             self._leave_call(frame.call, output)
+        self.spot.leave(frame, output)
 
     def _leave_call(self, call: Call, output: object) -> None:
         if type(output) is not Tensor or not output.requires_grad:
@@ -338,7 +345,12 @@ class Engine:
     # -- what happened
 
     def stats(self) -> dict[str, int]:
-        return {**self.ledger.counts(), "slots": len(self.table)}
+        return {
+            **self.ledger.counts(),
+            "slots": len(self.table),
+            "fidelity_measured_total": self.spot.num_measured,
+            "fidelity_failures_total": self.spot.num_failures,
+        }
 
     def slots(self) -> list[Slot]:
         return list(self.table)

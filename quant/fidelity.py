@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from daf.quant.handles import Stored
+    from daf.quant.handles import Kept, Stored
     from daf.quant.layout import Layout
 
 
@@ -51,6 +51,7 @@ class Monitor:
         self.on_measured: Callable[[Fidelity], None] = lambda _total: None
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._contents: weakref.WeakKeyDictionary[Stored, tuple[Tensor, int]] = weakref.WeakKeyDictionary()
+        self.awaited: list[Kept] = []  # handles whose content is wanted should they come to stand for something stored
 
     # -- what the engine tells
 
@@ -63,6 +64,15 @@ class Monitor:
     def keep(self, stored: Stored, tensor: Tensor) -> None:
         """Holds the exact content of `stored` until the graph is gone."""
         self._contents[stored] = (tensor.detach(), tensor._version)
+
+    def wants(self, handle: Kept) -> bool:
+        return self.is_on or any(one is handle for one in self.awaited)
+
+    def forget(self) -> None:
+        """Lets go of all contents, unless they are kept for a measured step."""
+        self.awaited.clear()
+        if not self.is_on:
+            self._contents.clear()
 
     def move(self, old: Stored, new: Stored) -> None:
         """`new` takes the place of `old` behind a handle."""
@@ -80,8 +90,8 @@ class Monitor:
     # -- measuring
 
     @contextlib.contextmanager
-    def watch_backward(self) -> Iterator[None]:
-        """Puts the extra backward of measured steps before torch's own."""
+    def watch_backward(self, on_backward: Callable[[Any], None] = lambda _roots: None) -> Iterator[None]:
+        """Puts the extra backward of measured steps before torch's own. `on_backward` is told the roots of each."""
         original = torch.autograd.backward
 
         def backward(  # noqa: PLR0917  (torch's own signature)
@@ -92,6 +102,7 @@ class Monitor:
             grad_variables: Any = None,
             inputs: Any = None,
         ) -> None:
+            on_backward(tensors)
             rest = (retain_graph, create_graph, grad_variables, inputs)
             if not self.is_on or create_graph or grad_variables is not None or inputs is not None:
                 original(tensors, grad_tensors, *rest)
@@ -142,10 +153,10 @@ class Monitor:
 
 def compare(layer: str, pairs: list[tuple[Tensor, Tensor]]) -> Fidelity:
     """Compares gradients (ours, exact) of one layer's parameters, taken together as one vector."""
-    ours = sum(_dot(a, a) for a, _ in pairs)
-    exact = sum(_dot(b, b) for _, b in pairs)
+    ours = sum(_energy(a) for a, _ in pairs)
+    exact = sum(_energy(b) for _, b in pairs)
     both = sum(_dot(a, b) for a, b in pairs)
-    difference = sum(_dot(a - b, a - b) for a, b in pairs)
+    difference = sum(_energy(a - b) for a, b in pairs)
     if exact == 0.0:
         return Fidelity(layer, 0.0, 0.0 if difference == 0.0 else math.inf, 1.0, 0.0)
     cosine = both / math.sqrt(ours * exact) if ours else 0.0
@@ -153,4 +164,12 @@ def compare(layer: str, pairs: list[tuple[Tensor, Tensor]]) -> Fidelity:
 
 
 def _dot(a: Tensor, b: Tensor) -> float:
+    """In float32, which is a quarter of the work, unless that is too narrow."""
+    value = float(torch.dot(a.flatten().float(), b.flatten().float()))
+    if value and math.isfinite(value):
+        return value
     return float(torch.dot(a.flatten().double(), b.flatten().double()))
+
+
+def _energy(a: Tensor) -> float:
+    return _dot(a, a)

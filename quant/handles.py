@@ -67,7 +67,7 @@ class Kept:
     def supersede(self, stored: Stored) -> None:
         self.instead = View(stored, self.layout)
         stored.count_in(self.ledger)
-        if self.ledger.monitor.is_on:
+        if self.ledger.monitor.wants(self):
             self.ledger.monitor.keep(stored, self.tensor)
         self.tensor = self.tensor.new_empty(0)
         self.ledger.passed_bytes -= self.num_bytes

@@ -14,6 +14,7 @@ from daf.quant.importance import Probe
 from daf.quant.planner import Goal, Option, Outcome, plan
 from daf.quant.rectified import FOLLOW_ERROR
 from daf.quant.slots import Slot, SlotTable
+from daf.quant.spotcheck import is_exact
 
 if TYPE_CHECKING:
     from daf.allocator import Arena
@@ -126,7 +127,7 @@ class Policy:
         if self._wish is not None:
             self._plan(slots, self._wish)
         for slot in self._table:
-            self._publish(slot)
+            self.publish(slot)
 
     def _plan(self, slots: list[Slot], wish: Wish) -> None:
         menus = {slot.id: menu_of(slot) for slot in slots if slot.curves}
@@ -166,7 +167,7 @@ class Policy:
                 stacklevel=2,
             )
 
-    def _publish(self, slot: Slot) -> None:
+    def publish(self, slot: Slot) -> None:
         self._arena.slot(
             slot.id,
             name=slot.name,
@@ -176,6 +177,7 @@ class Policy:
             raw_bytes=slot.raw_bytes,
             stored_bytes=slot.stored_bytes,
             importance=slot.importance,
+            fidelity=1.0 if is_exact(slot) else slot.fidelity,
         )
 
 

@@ -56,6 +56,7 @@ class Slot:
     is_finite  no infinity or NaN was met so far
     planned    what the planner chose; None where it has no say
     curves     of each codec that suits the slot, from the last sampled step
+    fidelity   worst cosine of the ops that read it, exact against coded; 0: not measured (spotcheck.py)
     plans      by (numel, cols); emptied when `spec` changes
     """
 
@@ -77,6 +78,7 @@ class Slot:
     raw_bytes: int = 0
     stored_bytes: int = 0
     importance: float = 0.0
+    fidelity: float = 0.0
 
     @property
     def path(self) -> str:

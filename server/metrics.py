@@ -161,7 +161,11 @@ EXPORTS: tuple[Export, ...] = (
     _gauge("daf_stashes", "Encoded activations that are held.", _field("stashes")),
     _gauge("daf_slots", "Slots by their width in bits, rounded.", _slots_by_bits, "bits"),
     _gauge("daf_slot_bytes", "Bytes that slots hold, by their width in bits, rounded.", _bytes_by_bits, "bits"),
-    _gauge("daf_fidelity_ratio", "Lowest measured fidelity of any slot; 1 is exact.", _lowest_fidelity),
+    _gauge(
+        "daf_fidelity_ratio",
+        "Worst cosine, over slots, of an op's gradients from coded and from exact contents; 1 is exact.",
+        _lowest_fidelity,
+    ),
     _gauge("daf_compression_paused", "1 while compression is paused by command.", _field("is_paused")),
     _counter("daf_evictions_total", "Planes dropped, by what for.", _split("evictions_", "_total"), "reason"),
     _counter("daf_evicted_bytes_total", "Bytes of planes dropped.", _field("evicted_bytes_total")),

@@ -1,0 +1,308 @@
+"""Fidelity by slot, measured in the ordinary backward: now and then one op is run twice more, and nothing else.
+
+Autograd numbers its nodes. The saves of one op carry the number of its node, so a save is known to belong to an op
+while the forward runs, and the node itself is found from the output of the module around it. In a measured step
+
+    forward    the saves of one op keep their exact contents beside the coded ones
+    backward   just before its node runs, it is called twice with the gradient that has arrived: once over the
+               decoded contents, once over the exact ones. No other node runs, and no hook.
+
+The fidelity is the worst cosine between what both calls return (the gradients of the op's inputs and weights). It
+tells what coding does in this op; noise that came with the gradient is in both calls, and so in neither's difference.
+
+Every op is measured once, one a step; then as often as MAX_SHARE of the time allows. Whatever goes wrong costs the
+measurement of that op, and is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from daf.quant.encoder import EXACT
+from daf.quant.fidelity import Monitor, compare
+from daf.quant.handles import Derived, Handle, Kept, View, slot_of
+
+if TYPE_CHECKING:
+    from daf.allocator import Arena
+    from daf.quant.scope import Frame
+    from daf.quant.slots import Slot
+
+_current_node = torch._C._current_autograd_node
+_next_number = torch._C._autograd._get_sequence_nr
+
+MAX_SHARE = 0.004  # of the time, once every op was measured
+MIN_STEPS_BETWEEN = 4
+MAX_NODES = 512  # looked at in search of one
+MAX_MISSES = 3
+ROOM = 2  # times the bytes of the exact contents: these, and what two more calls return
+LOWEST = 1e-6  # 0 says "not measured"
+
+
+class Site:
+    """One op of the model: the place of its first save, the slots that its saves come from, its last measurement."""
+
+    __slots__ = ("fidelity", "is_off", "key", "num_misses", "slots", "was_tried")
+
+    def __init__(self, key: tuple[str, int]) -> None:
+        self.key = key
+        self.slots: dict[int, Slot] = {}
+        self.fidelity = 0.0
+        self.num_misses = 0
+        self.was_tried = False
+        self.is_off = False
+
+    @property
+    def is_worth_it(self) -> bool:
+        return not self.is_off and any(not is_exact(slot) for slot in self.slots.values())
+
+
+class SpotCheck:
+    """Picks an op a step, keeps its exact contents, and compares. Works in the thread that begins the step."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        monitor: Monitor,
+        publish: Callable[[Slot], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.is_on = False
+        self.is_running = False
+        self.num_measured = 0
+        self.num_failures = 0
+        self._arena = arena
+        self._monitor = monitor
+        self._publish = publish
+        self._clock = clock
+        self._began = clock()
+        self._spent_seconds = 0.0
+        self._steps_since = 0
+        self._sites: dict[tuple[str, int], Site] = {}
+        self._sites_of: dict[int, set[Site]] = {}
+        self._turns: deque[Site] = deque()
+        self._thread = 0
+        self._number = -1  # of the node whose saves are coming in
+        self._site: Site | None = None  # ... and its site, once one of them is in a slot
+        self._target: Site | None = None
+        self._taken_number = -1
+        self._taken_in: Frame | None = None
+        self._hands_out_exact = False
+        self._num_handed = 0
+
+    # -- forward
+
+    def begin_step(self, is_learning: bool) -> None:
+        """Picks the op of this step. In a learning step new ops are noted as well."""
+        self._let_go()
+        self._thread = threading.get_ident()
+        self._number = -1
+        self._target = None if self._monitor.is_on else self._next()
+        self.is_on = is_learning or self._target is not None
+
+    def see(self, frame: Frame, handle: Handle, tensor: Tensor) -> None:
+        """A tensor was saved in `frame`, as `handle`."""
+        if threading.get_ident() == self._thread:
+            with self._careful():
+                self._see(frame, handle, tensor)
+
+    def _see(self, frame: Frame, handle: Handle, tensor: Tensor) -> None:
+        number = _next_number() - 1
+        if number != self._number:
+            self._number, self._site = number, None
+        for slot in slots_behind(handle):
+            if self._site is None:
+                self._enter(self._at((frame.path, frame.order)), frame)
+            assert self._site is not None
+            self._site.slots[slot.id] = slot
+            self._sites_of.setdefault(slot.id, set()).add(self._site)
+        if number == self._taken_number:
+            self._hold(handle, tensor)
+
+    def leave(self, frame: Frame, output: object) -> None:
+        """The module call of `frame` ended: its output leads to the node that was taken in it."""
+        if self._taken_in is frame:
+            with self._careful():
+                self._attach(output)
+
+    def begin_backward(self, roots: object) -> None:
+        """For what was saved outside modules, or could not be found from their output."""
+        if self._taken_in is not None:
+            with self._careful():
+                self._attach(roots)
+
+    def _next(self) -> Site | None:
+        """The op whose turn it is: at once if it was never tried, else when time allows."""
+        self._steps_since += 1
+        now = self._clock()
+        for _ in range(len(self._turns)):
+            site = self._turns[0]
+            if site.was_tried and (
+                self._steps_since < MIN_STEPS_BETWEEN or self._spent_seconds > MAX_SHARE * (now - self._began)
+            ):
+                return None
+            self._turns.rotate(-1)
+            if site.is_worth_it:
+                site.was_tried = True
+                self._steps_since = 0
+                return site
+        return None
+
+    def _at(self, key: tuple[str, int]) -> Site:
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = Site(key)
+            self._turns.appendleft(site)
+        return site
+
+    def _enter(self, site: Site, frame: Frame) -> None:
+        self._site = site
+        if site is self._target and self._taken_number < 0:
+            self._taken_number, self._taken_in = self._number, frame
+
+    def _hold(self, handle: Handle, tensor: Tensor) -> None:
+        if not self._has_room(tensor.nbytes):
+            self._taken_in = None  # not lost: its turn comes again
+            self._let_go()
+        elif isinstance(handle, View):
+            self._monitor.keep(handle.stored, tensor)
+        elif isinstance(handle, Kept):
+            self._monitor.awaited.append(handle)
+
+    def _has_room(self, num_bytes: int) -> bool:
+        stats = self._arena.stats()
+        taken = stats.get("resident_bytes", 0) - stats.get("cached_bytes", 0)
+        return stats["budget_bytes"] - taken >= ROOM * num_bytes
+
+    def _attach(self, output: object) -> None:
+        """Has the node measured when its turn in backward comes. The node is asked for then: held here, it would hold
+        itself."""
+        node = find_node(output, self._taken_number)
+        if node is None:
+            return
+        self._taken_in = None
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # written in Python: cannot be called alone
+            self._give_up()
+        else:
+            node.register_prehook(self._measure)
+
+    # -- backward
+
+    def restore(self, handle: Handle) -> Tensor:
+        """What unpack gives to a node that is measured. Counts as no use of what is stored."""
+        while isinstance(handle, Kept) and handle.instead is not None:
+            handle = handle.instead
+        if isinstance(handle, View):
+            exact = self._monitor.exact(handle.stored, handle.layout) if self._hands_out_exact else None
+            if exact is not None:
+                self._num_handed += 1
+                return exact
+            handle.stored.num_uses += 1
+        return handle.restore()
+
+    def _measure(self, grads: tuple[Tensor | None, ...]) -> None:
+        site, node = self._target, _current_node()
+        if site is None or node is None or node._sequence_nr() != self._taken_number or torch.is_grad_enabled():
+            return
+        began = self._clock()
+        with self._careful():
+            self._note(site, self._compare(node, grads))
+        self._let_go()
+        self._spent_seconds += self._clock() - began
+
+    def _compare(self, node: Any, grads: tuple[Tensor | None, ...]) -> float:
+        self.is_running, self._num_handed = True, 0
+        try:
+            ours = _as_tuple(node(*grads))
+            self._hands_out_exact = True
+            exact = _as_tuple(node(*grads))
+        finally:
+            self.is_running = self._hands_out_exact = False
+        return worst_cosine(zip(ours, exact, strict=True)) if self._num_handed else 0.0
+
+    def _note(self, site: Site, fidelity: float) -> None:
+        if not fidelity:
+            return
+        site.fidelity, site.num_misses = fidelity, 0
+        self.num_measured += 1
+        for slot in site.slots.values():
+            slot.fidelity = min(other.fidelity for other in self._sites_of[slot.id] if other.fidelity)
+            self._publish(slot)
+
+    def _let_go(self) -> None:
+        """Ends the measurement of this step, done or not. Ops that are never found are given up."""
+        site, was_lost = self._target, self._taken_in is not None
+        self._target, self._taken_in, self._taken_number = None, None, -1
+        self._monitor.forget()
+        if site is not None and was_lost:
+            site.num_misses += 1
+            site.is_off = site.num_misses >= MAX_MISSES
+
+    @contextlib.contextmanager
+    def _careful(self) -> Iterator[None]:
+        """What goes wrong here ends the measurement of this op, never the run."""
+        try:
+            yield
+        except Exception:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.num_failures += 1
+        if self._target is not None:
+            self._target.is_off = True
+        self._let_go()
+
+
+def is_exact(slot: Slot) -> bool:
+    return slot.spec is not None and slot.spec.codec in EXACT and not slot.follows
+
+
+def slots_behind(handle: Handle) -> Iterable[Slot]:
+    """The slots that a handle's content comes from: its own, or those of what it is worked out from."""
+    slot = slot_of(handle)
+    if slot is not None:
+        yield slot
+    elif isinstance(handle, View) and isinstance(handle.stored, Derived):
+        for source in handle.stored.compute.sources:
+            yield from slots_behind(source)
+
+
+def find_node(output: object, number: int) -> Any:
+    """The node with this number behind `output`. Nodes are numbered as they are made: none behind an older one."""
+    leaves = _pytree.tree_leaves(output)
+    nodes = [leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    seen = set()
+    for _ in range(MAX_NODES):
+        if not nodes:
+            return None
+        node = nodes.pop()
+        if node._sequence_nr() == number:
+            return node
+        if node._sequence_nr() > number and node not in seen:
+            seen.add(node)
+            nodes.extend(before for before, _ in node.next_functions if before is not None)
+    return None
+
+
+def worst_cosine(pairs: Iterable[tuple[Tensor | None, Tensor | None]]) -> float:
+    """Of gradients (ours, exact). 0 where there is nothing to compare."""
+    dense = [(a, b) for a, b in pairs if a is not None and b is not None and a.layout is torch.strided]
+    cosines = [found.cosine for pair in dense if math.isfinite((found := compare("", [pair])).norm)]
+    return max(LOWEST, min(_or_lowest(cosine) for cosine in cosines)) if cosines else 0.0
+
+
+def _or_lowest(cosine: float) -> float:
+    return min(cosine, 1.0) if math.isfinite(cosine) else LOWEST
+
+
+def _as_tuple(outputs: Any) -> tuple[Tensor | None, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
