@@ -21,6 +21,8 @@ SCRIPT = pathlib.Path(__file__).with_name("demo_train.py")
 TITLE = "The same script, plain and under DAF"
 COLUMNS = ("", "plain", "DAF", "DAF / plain")
 OnStep = Callable[[int, int], None]
+# While memory is plenty the demo holds some eight bits an element, so that there is something to drop midway.
+SETTINGS = {"PYTORCH_ALLOCATOR": "daf", "DAF_RATIO": "4", "DAF_NAME": "demo"}
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,17 +59,19 @@ def demo(steps: int, bits: str, report: pathlib.Path) -> None:
     with _progress(console) as progress:
         plain = train("plain", steps, {}, progress, extra=["--count-saved"])
         budget = plain.peak_bytes
-        halved = ""
+        change = ""
 
-        def halve_midway(step: int, pid: int) -> None:
-            nonlocal halved
+        def shrink_midway(step: int, pid: int) -> None:
+            nonlocal change
             if step == steps // 2:
-                answer = client.put_budget(budget // 2, pid=pid)
-                halved = f"step {step}: budget {format_bytes(budget)} -> {format_bytes(budget // 2)}: {answer}"
+                values = client.get("/v1/stats", process=pid)["processes"][0]["values"]
+                smaller = tight_budget(values)
+                answer = client.put_budget(smaller, pid=pid)
+                change = f"step {step}: budget {format_bytes(budget)} -> {format_bytes(smaller)}: {answer}"
 
-        settings = {"PYTORCH_ALLOCATOR": "daf", "DAF_BUDGET": str(budget), "DAF_BITS": bits, "DAF_NAME": "demo"}
-        under_daf = train("DAF", steps, settings, progress, on_step=halve_midway)
-    console.print(halved, highlight=False)
+        settings = {**SETTINGS, "DAF_BUDGET": str(budget), "DAF_BITS": bits}
+        under_daf = train("DAF", steps, settings, progress, on_step=shrink_midway)
+    console.print(change, highlight=False)
     rows = _rows(plain, under_daf)
     console.print(_table(rows))
     write_report(report, process=under_daf.pid, tables=[{"title": TITLE, "columns": COLUMNS, "rows": rows}])
@@ -104,6 +108,11 @@ def train(
     if settings:
         _add_daf_figures(outcome, child.pid)
     return outcome
+
+
+def tight_budget(values: Mapping[str, float]) -> int:
+    """Return room for all tensors and half of the planes, so that saved activations have to lose bits."""
+    return int(max(1.02 * values["peak_held_bytes"], values["peak_tensor_bytes"] + values["peak_plane_bytes"] / 2))
 
 
 def _add_daf_figures(outcome: Outcome, pid: int) -> None:
