@@ -46,7 +46,7 @@ test: setup ## run the tests
 oracle: setup ## a million operations on the arena and its Python twin
 	@$(BIN)/python -m tests.oracle --operations 1000000
 
-sanitize: ## the arena under ASan, UBSan and TSan, eight threads (needs clang)
+sanitize: ## codecs and arena under ASan, UBSan and TSan (needs clang)
 	@scripts/sanitize
 
 fuzz: ## fuzz decode for 60 s under ASan and UBSan (needs clang)

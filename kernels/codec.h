@@ -6,6 +6,7 @@
 #ifndef DAF_CODEC_H
 #define DAF_CODEC_H
 #include <stdbool.h>
+#include <string.h>
 #include "planes.h"
 
 #define DAFI_MAX_PLANES 8
@@ -69,6 +70,20 @@ void dafi_escape_decode(const dafi_group_t *in, uint32_t live, uint16_t mean, fl
 static inline uint8_t *dafi_at(const daf_planes_t *planes, uint32_t stream, uint64_t offset) {
     uint32_t shift = (uint32_t)__builtin_ctz(planes->page_bytes);
     return planes->pages[planes->first_page[stream] + (offset >> shift)] + (offset & (planes->page_bytes - 1));
+}
+
+/* Copies bytes of a stream that may lie in several pages. */
+static inline void dafi_copy(const daf_planes_t *planes, uint32_t stream, uint64_t offset, void *bytes, uint64_t size,
+                             bool to_planes) {
+    for (uint64_t done = 0, part; done < size; done += part) {
+        uint8_t *at = dafi_at(planes, stream, offset + done);
+        uint64_t room = planes->page_bytes - ((offset + done) & (planes->page_bytes - 1));
+        part = size - done < room ? size - done : room;
+        if (to_planes)
+            memcpy(at, (const uint8_t *)bytes + done, part);
+        else
+            memcpy((uint8_t *)bytes + done, at, part);
+    }
 }
 
 static inline uint64_t dafi_div_up(uint64_t value, uint64_t by) {

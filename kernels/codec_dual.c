@@ -12,6 +12,7 @@
 
 #define SIDE 8
 #define SPAN_ELEMENTS (DAFI_SPAN_GROUPS * DAF_GROUP)
+#define CHUNK 1024 /* columns that are averaged at a time */
 
 /* The blocks of a tensor, and the coder of the rest. */
 typedef struct blocks {
@@ -54,22 +55,27 @@ static daf_status plan(daf_coder_t *coder) {
     return DAF_OK;
 }
 
-/* The average of the regular elements of block (band, column) in row order; bands count through all maps. */
-static uint16_t average(const daf_coder_t *coder, const blocks_t *b, const void *src, uint64_t band, uint64_t column) {
-    uint64_t top = band % b->bands * SIDE, left = column * b->width, first_row = band / b->bands * b->rows;
-    uint64_t bottom = top + SIDE < b->rows ? top + SIDE : b->rows;
-    uint64_t right = left + b->width < b->cols ? left + b->width : b->cols;
-    float sum = 0.0f;
-    uint32_t count = 0;
-    for (uint64_t r = top; r < bottom; r++) {
-        for (uint64_t c = left; c < right; c++) {
-            float x = dafi_load(coder->dtype, src, (first_row + r) * b->cols + c);
-            if (!dafi_is_regular(x)) continue;
-            sum += x;
-            count++;
+/* The averages of blocks first .. first + num of a band, from the source: of their regular elements, summed down each
+ * column and then over the columns. Bands count through all maps; num * width is at most CHUNK. */
+static void average(const daf_coder_t *coder, const blocks_t *b, const uint8_t *src, uint64_t band, uint64_t first,
+                    uint64_t num, uint16_t *halves) {
+    float x[CHUNK], total[CHUNK] = {0}, count[CHUNK] = {0};
+    uint64_t top = band % b->bands * SIDE, bottom = top + SIDE < b->rows ? top + SIDE : b->rows;
+    uint64_t left = first * b->width, right = left + num * b->width < b->cols ? left + num * b->width : b->cols;
+    for (uint64_t r = band / b->bands * b->rows + top; r < band / b->bands * b->rows + bottom; r++) {
+        const uint8_t *row = src + (r * b->cols + left) * dafi_itemsize(coder->dtype);
+        dafi_isa_now()->widen(coder->dtype, row, right - left, x);
+        for (uint64_t c = 0; c < right - left; c++) {
+            bool is_regular = dafi_is_regular(x[c]);
+            total[c] += is_regular ? x[c] : 0.0f;
+            count[c] += is_regular ? 1.0f : 0.0f;
         }
     }
-    return dafi_to_bf16(sum / (float)(count ? count : 1));
+    for (uint64_t k = 0; k < num; k++) {
+        float sum = 0.0f, elements = 0.0f;
+        for (uint64_t c = k * b->width; c < (k + 1) * b->width; c++) sum += total[c], elements += count[c];
+        halves[k] = dafi_to_bf16(sum / (elements > 0.0f ? elements : 1.0f));
+    }
 }
 
 typedef struct task {
@@ -81,31 +87,62 @@ typedef struct task {
     uint64_t seed;
 } task_t;
 
-static uint8_t *average_at(const task_t *task, uint64_t band, uint64_t column) {
-    return dafi_at(task->planes, 0, task->blocks->offset + 2 * (band * task->blocks->across + column));
+static uint64_t average_offset(const task_t *task, uint64_t band, uint64_t block) {
+    return task->blocks->offset + 2 * (band * task->blocks->across + block);
 }
 
 static void average_bands(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
+    const blocks_t *b = task->blocks;
+    uint64_t most = CHUNK / b->width;
+    uint16_t halves[CHUNK];
     for (uint64_t band = (uint64_t)first; band < (uint64_t)last; band++) {
-        for (uint64_t column = 0; column < task->blocks->across; column++) {
-            uint16_t value = average(task->coder, task->blocks, task->src, band, column);
-            memcpy(average_at(task, band, column), &value, 2);
+        for (uint64_t block = 0; block < b->across; block += most) {
+            uint64_t num = b->across - block < most ? b->across - block : most;
+            average(task->coder, b, task->src, band, block, num, halves);
+            dafi_copy(task->planes, 0, average_offset(task, band, block), halves, 2 * num, true);
         }
     }
 }
 
-/* The averages of elements first .. first + num, one each. */
-static void expand(const task_t *task, uint64_t first, uint64_t num, float *out) {
+/* Elements of one row, at most CHUNK - SIDE of them, and the blocks they lie in. */
+typedef struct piece {
+    uint64_t num, skip; /* elements; columns of the first block before them */
+    uint64_t band, block, num_blocks;
+} piece_t;
+
+static piece_t piece_at(const blocks_t *b, uint64_t index, uint64_t left) {
+    uint64_t row = index / b->cols, col = index % b->cols, num = b->cols - col;
+    num = num < left ? num : left;
+    num = num < CHUNK - SIDE ? num : CHUNK - SIDE;
+    uint64_t block = col / b->width, last = (col + num - 1) / b->width;
+    return (piece_t){num, col - block * b->width, row / b->rows * b->bands + row % b->rows / SIDE, block,
+                     last - block + 1};
+}
+
+/* One average for each element of the blocks. */
+static void spread(const uint16_t *halves, uint64_t num, uint64_t width, float *out) {
+    for (uint64_t k = 0; k < num; k++) {
+        float value = dafi_from_bf16(halves[k]);
+        if (width == 1)
+            out[k] = value;
+        else
+            for (uint32_t c = 0; c < SIDE; c++) out[k * SIDE + c] = value;
+    }
+}
+
+/* Adds the stored averages to elements first .. first + num, or takes them off. */
+static void shift(const task_t *task, uint64_t first, uint64_t num, bool is_up, float *x) {
     const blocks_t *b = task->blocks;
-    for (uint64_t i = 0; i < num;) {
-        uint64_t row = (first + i) / b->cols, col = (first + i) % b->cols;
-        uint64_t band = row / b->rows * b->bands + row % b->rows / SIDE;
-        for (; i < num && col < b->cols; col++, i++) {
-            uint16_t value;
-            memcpy(&value, average_at(task, band, col / b->width), 2);
-            out[i] = dafi_from_bf16(value);
-        }
+    uint16_t halves[CHUNK];
+    float averages[CHUNK + SIDE];
+    piece_t piece;
+    for (uint64_t i = 0; i < num; i += piece.num) {
+        piece = piece_at(b, first + i, num - i);
+        dafi_copy(task->planes, 0, average_offset(task, piece.band, piece.block), halves, 2 * piece.num_blocks, false);
+        spread(halves, piece.num_blocks, b->width, averages);
+        for (uint64_t j = 0; j < piece.num; j++)
+            x[i + j] = is_up ? averages[piece.skip + j] + x[i + j] : x[i + j] - averages[piece.skip + j];
     }
 }
 
@@ -113,10 +150,11 @@ static void encode_spans(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
     float rest[SPAN_ELEMENTS] __attribute__((aligned(64)));
     for (uint64_t k = (uint64_t)first; k < (uint64_t)last; k++) {
+        uint64_t start = k * SPAN_ELEMENTS;
         dafi_span_t span = dafi_span_of(&task->blocks->rest, k, task->coder->bits, task->seed);
-        expand(task, k * SPAN_ELEMENTS, span.numel, rest);
-        for (uint64_t i = 0; i < span.numel; i++)
-            rest[i] = dafi_load(task->coder->dtype, task->src, k * SPAN_ELEMENTS + i) - rest[i];
+        dafi_isa_now()->widen(task->coder->dtype, task->src + start * dafi_itemsize(task->coder->dtype), span.numel,
+                              rest);
+        shift(task, start, span.numel, false, rest);
         span.src = (const uint8_t *)rest;
         dafi_span_encode(&task->blocks->rest, task->planes, &span);
     }
@@ -124,14 +162,15 @@ static void encode_spans(void *context, int64_t first, int64_t last) {
 
 static void decode_spans(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
-    float rest[SPAN_ELEMENTS] __attribute__((aligned(64))), averages[SPAN_ELEMENTS];
+    float rest[SPAN_ELEMENTS] __attribute__((aligned(64)));
     for (uint64_t k = (uint64_t)first; k < (uint64_t)last; k++) {
+        uint64_t start = k * SPAN_ELEMENTS;
         dafi_span_t span = dafi_span_of(&task->blocks->rest, k, task->planes->num_streams - 1, 0);
         span.dst = (uint8_t *)rest;
         dafi_span_decode(&task->blocks->rest, task->planes, &span);
-        expand(task, k * SPAN_ELEMENTS, span.numel, averages);
-        for (uint64_t i = 0; i < span.numel; i++)
-            dafi_store(task->coder->dtype, task->dst, k * SPAN_ELEMENTS + i, averages[i] + rest[i]);
+        shift(task, start, span.numel, true, rest);
+        dafi_isa_now()->narrow(task->coder->dtype, rest, span.numel,
+                               task->dst + start * dafi_itemsize(task->coder->dtype));
     }
 }
 
@@ -164,13 +203,18 @@ static daf_status decode(const daf_coder_t *coder, void *dst, const daf_planes_t
 /* A group of the rest, for its error: the averages come from the source, not from planes. */
 static void gather(const daf_coder_t *coder, const void *src, uint64_t group, float *x, uint32_t *num) {
     blocks_t b;
-    if (blocks_of(coder, &b) != DAF_OK) return;
+    uint16_t halves[CHUNK];
+    float averages[CHUNK + SIDE];
+    piece_t piece;
     uint64_t first = group * DAF_GROUP, left = coder->numel - first;
+    if (blocks_of(coder, &b) != DAF_OK) return;
     *num = left < DAF_GROUP ? (uint32_t)left : DAF_GROUP;
-    for (uint32_t j = 0; j < *num; j++) {
-        uint64_t row = (first + j) / b.cols, col = (first + j) % b.cols;
-        uint64_t band = row / b.rows * b.bands + row % b.rows / SIDE;
-        x[j] = dafi_load(coder->dtype, src, first + j) - dafi_from_bf16(average(coder, &b, src, band, col / b.width));
+    for (uint64_t i = 0; i < *num; i += piece.num) {
+        piece = piece_at(&b, first + i, *num - i);
+        average(coder, &b, src, piece.band, piece.block, piece.num_blocks, halves);
+        spread(halves, piece.num_blocks, b.width, averages);
+        for (uint64_t j = 0; j < piece.num; j++)
+            x[i + j] = dafi_load(coder->dtype, src, first + i + j) - averages[piece.skip + j];
     }
 }
 

@@ -49,7 +49,8 @@ typedef struct strip {
     uint64_t first; /* index of its first element */
     float x[DAF_GROUP * DAFI_TILE_COLS] __attribute__((aligned(64)));
     uint8_t edge[DAF_GROUP * DAFI_TILE_COLS * 4]; /* the elements of a tile that the matrix does not fill */
-    uint64_t mask[DAFI_MAX_PLANES + 1][DAF_GROUP];
+    uint16_t mask[DAFI_MAX_PLANES + 1][DAF_GROUP * DAFI_STRIP_TILES];
+    uint16_t counts[16][STRIP_COLS];
     uint8_t head[DAFI_MAX_PLANES + 1][STRIP_COLS * 8];
 } strip_t;
 
@@ -80,7 +81,7 @@ static void place_strip(const task_t *task, uint64_t band, uint64_t col, uint32_
         .job = dafi_job_of(coder, live),
     };
     for (uint32_t s = 0; s <= DAFI_MAX_PLANES; s++) {
-        tile->mask[s] = s || tile->codec->has_support ? (uint16_t *)strip->mask[s] : NULL;
+        tile->mask[s] = s || tile->codec->has_support ? strip->mask[s] : NULL;
         tile->head[s] = strip->head[s];
     }
 }
@@ -94,6 +95,7 @@ static uint32_t tile_of(const task_t *task, const strip_t *strip, uint32_t t, da
         if (tile->mask[s]) tile->mask[s] += t;
         tile->head[s] += t * DAFI_TILE_COLS * task->coder->head_bytes[s];
     }
+    tile->counts = (const uint16_t(*)[STRIP_COLS]) & strip->counts[0][t * DAFI_TILE_COLS];
     return left < DAFI_TILE_COLS ? left : DAFI_TILE_COLS;
 }
 
@@ -135,20 +137,11 @@ static void decode_tile(const task_t *task, strip_t *strip, uint32_t t) {
     if (is_edge) copy_rows(dst, stride_bytes, strip->edge, tile.stride_bytes, num_cols * itemsize, tile.num_rows);
 }
 
-/* The headers of a strip follow each other, in one page or two. */
 static void move_heads(const task_t *task, strip_t *strip, bool to_planes) {
     for (uint32_t s = 0; s < task->planes->num_streams; s++) {
-        uint32_t size = task->coder->head_bytes[s] * strip->num_cols, page_bytes = task->planes->page_bytes;
-        uint64_t place = task->coder->head_offset[s] + strip->tile.first_group * task->coder->head_bytes[s];
-        for (uint32_t done = 0, part; done < size; done += part) {
-            uint8_t *at = dafi_at(task->planes, s, place + done);
-            uint32_t room = page_bytes - (uint32_t)((place + done) & (page_bytes - 1));
-            part = size - done < room ? size - done : room;
-            if (to_planes)
-                memcpy(at, strip->head[s] + done, part);
-            else
-                memcpy(strip->head[s] + done, at, part);
-        }
+        uint32_t head_bytes = task->coder->head_bytes[s];
+        uint64_t offset = task->coder->head_offset[s] + strip->tile.first_group * head_bytes;
+        dafi_copy(task->planes, s, offset, strip->head[s], head_bytes * strip->num_cols, to_planes);
     }
 }
 
@@ -158,7 +151,9 @@ static bool is_one_word(const daf_planes_t *planes, uint64_t index, uint32_t num
     return num == 64 && index % 8 == 0 && (index / 8 & (planes->page_bytes - 1)) + 8 <= planes->page_bytes;
 }
 
-static void put_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num, uint64_t mask) {
+static void put_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num, const uint16_t *row) {
+    uint64_t mask;
+    memcpy(&mask, row, sizeof mask);
     if (is_one_word(planes, index, num)) {
         memcpy(dafi_at(planes, s, index / 8), &mask, 8);
         return;
@@ -171,18 +166,22 @@ static void put_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint
     }
 }
 
-static uint64_t get_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num) {
+static void get_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num, uint16_t *row) {
     uint64_t mask = 0;
     if (is_one_word(planes, index, num)) {
-        memcpy(&mask, dafi_at(planes, s, index / 8), 8);
-        return mask;
+        memcpy(row, dafi_at(planes, s, index / 8), 8);
+        return;
     }
     for (uint32_t c = 0; c < num;) {
         uint32_t shift = (uint32_t)((index + c) % 8), part = 8 - shift < num - c ? 8 - shift : num - c;
         mask |= (uint64_t)((*dafi_at(planes, s, (index + c) / 8) >> shift) & ((1u << part) - 1)) << c;
         c += part;
     }
-    return mask;
+    memcpy(row, &mask, sizeof mask);
+}
+
+static uint16_t *row_at(strip_t *strip, uint32_t s, uint32_t r) {
+    return &strip->mask[s][r * DAFI_STRIP_TILES];
 }
 
 static void encode_strip(const task_t *task, uint64_t band, uint64_t col, strip_t *strip) {
@@ -191,7 +190,7 @@ static void encode_strip(const task_t *task, uint64_t band, uint64_t col, strip_
     move_heads(task, strip, true);
     for (uint32_t s = 0; s <= task->coder->bits; s++)
         for (uint32_t r = 0; strip->tile.mask[s] && r < strip->tile.num_rows; r++)
-            put_row(task->planes, s, strip->first + r * task->coder->cols, strip->num_cols, strip->mask[s][r]);
+            put_row(task->planes, s, strip->first + r * task->coder->cols, strip->num_cols, row_at(strip, s, r));
 }
 
 static void decode_strip(const task_t *task, uint64_t band, uint64_t col, strip_t *strip) {
@@ -199,7 +198,9 @@ static void decode_strip(const task_t *task, uint64_t band, uint64_t col, strip_
     move_heads(task, strip, false);
     for (uint32_t s = 0; s < task->planes->num_streams; s++)
         for (uint32_t r = 0; strip->tile.mask[s] && r < strip->tile.num_rows; r++)
-            strip->mask[s][r] = get_row(task->planes, s, strip->first + r * task->coder->cols, strip->num_cols);
+            get_row(task->planes, s, strip->first + r * task->coder->cols, strip->num_cols, row_at(strip, s, r));
+    if (dafi_isa_now()->count_strip && strip->tile.codec->kernel >= DAFI_FIRST_TREE)
+        dafi_isa_now()->count_strip(&strip->tile, strip->counts);
     for (uint32_t t = 0; t * DAFI_TILE_COLS < strip->num_cols; t++) decode_tile(task, strip, t);
 }
 

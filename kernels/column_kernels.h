@@ -1,12 +1,14 @@
-/* The fast paths over tiles of column groups: every lane has its own group, so nothing is ever summed across lanes, and
- * what is once per group is done for sixteen groups at a time. Columns with elements that are not finite go to the
+/* The fast paths over tiles of column groups: every lane has its own group, so
+ * nothing is ever summed across lanes, and what is once per group is done for
+ * sixteen groups at a time. Columns with elements that are not finite go to the
  * reference; until then their lanes hold anything. */
 
 FN vf tile_row(const dafi_tile_t *tile, uint32_t r) {
     return v_load(tile->x + r * DAFI_TILE_COLS);
 }
 
-/* The first pass over a tile: later ones find it in the workspace, as float32. */
+/* The first pass over a tile: later ones find it in the workspace, as float32.
+ */
 FN vf tile_load(const dafi_tile_t *tile, uint32_t r) {
     const uint8_t *at = tile->src + r * tile->stride_bytes;
     vf x = load16(tile->dtype, at);
@@ -26,9 +28,6 @@ FN vm tile_get(const dafi_tile_t *tile, uint32_t s, uint32_t r) {
     return m_from(tile->mask[s][r * DAFI_STRIP_TILES]);
 }
 
-FN vf from_halves(vi halves) {
-    return i_as_float(i_sll(halves, 16));
-}
 FN uint32_t outside(vm m) {
     return ~m_bits(m) & 0xffffu;
 }
@@ -44,7 +43,8 @@ FN void tile_decode_escaped(const dafi_tile_t *tile, uint32_t escaped) {
 
 /* --- min/max --- */
 
-/* Writes the headers, as dafi_minmax_head; returns the columns that are escaped. */
+/* Writes the headers, as dafi_minmax_head; returns the columns that are
+ * escaped. */
 FN uint32_t tile_choose_minmax(const dafi_tile_t *tile, vf *low, vf *inverse) {
     vf least = tile_load(tile, 0), most = least;
     vm is_nan = v_unordered(least, least);
@@ -124,10 +124,6 @@ typedef struct forest {
     vf root; /* distances of the roots' parts, as stored */
 } forest_t;
 
-FN vf mean_of(vf sum, vf count) {
-    return v_div(sum, v_max(count, v_set1(1.0f)));
-}
-
 /* The roots; returns the columns that are escaped. */
 FN uint32_t tile_roots(const dafi_tile_t *tile, bool has_support, forest_t *forest) {
     vf sum = v_set1(0.0f), most = sum;
@@ -150,7 +146,8 @@ FN uint32_t tile_roots(const dafi_tile_t *tile, bool has_support, forest_t *fore
 /* Each element's node of the level before, one byte an element. */
 typedef uint8_t node_bytes_t[DAF_GROUP][DAFI_TILE_COLS];
 
-/* Cuts every element at its node's mean: plane s, and the sums and counts of the upper parts. */
+/* Cuts every element at its node's mean: plane s, and the sums and counts of
+ * the upper parts. */
 FN void tile_cut(const dafi_tile_t *tile, uint32_t s, bool has_support, const vf *means, node_bytes_t nodes, vf *sum,
                  vf *count) {
     uint32_t num = 1u << (s - 1);
@@ -174,26 +171,19 @@ FN void tile_cut(const dafi_tile_t *tile, uint32_t s, bool has_support, const vf
     for (uint32_t i = 0; i < num; i++) sum[i] = sums[i], count[i] = i_to_float(counts[i]);
 }
 
-/* dafi_to_ratio of d / root. */
-FN vi to_ratio(vf d, vf root) {
-    vf ratio = v_zero_unless(v_gt(root, v_set1(0.0f)), v_div(d, root));
-    vi code = i_srl(i_add(v_as_int(ratio), i_set1(1u << 19)), 20);
-    return i_min(i_max(i_add(code, i_set1(-DAFI_RATIO_BIAS)), i_set1(0)), i_set1(255));
-}
-
-/* Splits the nodes of level s - 1 by their upper parts, and writes the headers of level s. */
+/* Splits the nodes of level s - 1 by their upper parts, and writes the headers
+ * of level s. */
 FN void tile_split(const dafi_tile_t *tile, uint32_t s, const vf *upper_sum, const vf *upper_count, forest_t *forest) {
     uint32_t num = 1u << (s - 1);
     uint8_t ratios[8][DAFI_TILE_COLS];
     for (uint32_t i = num; i-- > 0;) {
-        vf sum[2] = {v_sub(forest->sum[i], upper_sum[i]), upper_sum[i]}, zero = v_set1(0.0f);
+        vf sum[2] = {v_sub(forest->sum[i], upper_sum[i]), upper_sum[i]};
         vf count[2] = {v_sub(forest->count[i], upper_count[i]), upper_count[i]};
         for (uint32_t k = 0; k < 2; k++) {
             forest->sum[2 * i + k] = sum[k], forest->count[2 * i + k] = count[k];
             forest->mean[2 * i + k] = mean_of(sum[k], count[k]);
         }
-        vf d = v_sub(forest->mean[2 * i + 1], forest->mean[2 * i]);
-        d = v_zero_unless(m_and(m_and(v_gt(count[0], zero), v_gt(count[1], zero)), v_gt(d, zero)), d);
+        vf d = distance_of(forest->mean[2 * i], count[0], forest->mean[2 * i + 1], count[1]);
         if (s == 1) {
             forest->root = from_halves(to_bf16(d));
             i_store_u16(tile->head[1], to_bf16(d));
@@ -223,24 +213,50 @@ FN void tile_encode_tree(const dafi_tile_t *tile, bool has_support) {
     tile_encode_escaped(tile, escaped);
 }
 
-/* upper[h]: the elements in the upper part of node h, the nodes of level s from 2^(s-1) on; upper[0]: all elements. */
-FN void tile_count(const dafi_tile_t *tile, bool has_support, uint32_t live, vi *upper) {
-    for (uint32_t h = 0; h < 1u << live; h++) upper[h] = i_set1(0);
-    for (uint32_t r = 0; r < tile->num_rows; r++) {
-        vm in[16];
-        in[0] = has_support ? tile_get(tile, 0, r) : m_from(0xffff);
-        upper[0] = i_count(upper[0], in[0]);
-        UNROLL(4)
+#define COUNTED_ROWS 128u /* as many as a counter of a byte can count, and half a group */
+
+/* Adds to counts[h], per column of a strip, the elements in the upper part of node h; the nodes of level s stand from
+ * 2^(s-1) on, and counts[0] is of all elements. */
+FN void count_rows(const dafi_tile_t *tile, bool has_support, uint32_t live, uint32_t row, uint16_t (*counts)[64]) {
+    uint32_t end = row + COUNTED_ROWS < tile->num_rows ? row + COUNTED_ROWS : tile->num_rows;
+    uint8_t bytes[64];
+    vb upper[16];
+    for (uint32_t h = 0; h < 1u << live; h++) upper[h] = b_zero();
+    for (; row < end; row++) {
+        uint64_t in[16], plane;
+        in[0] = ~0ull;
+        if (has_support) memcpy(&in[0], &tile->mask[0][row * DAFI_STRIP_TILES], 8);
+        upper[0] = b_count(upper[0], in[0]);
+        UNROLL_WORDS(4)
         for (uint32_t s = 1; s <= live; s++) {
-            vm plane = tile_get(tile, s, r);
-            UNROLL(8)
+            memcpy(&plane, &tile->mask[s][row * DAFI_STRIP_TILES], 8);
+            UNROLL_WORDS(8)
             for (uint32_t i = 1u << (s - 1); i-- > 0;) {
-                in[2 * i + 1] = m_and(in[i], plane);
-                in[2 * i] = m_and_not(in[i], plane);
-                upper[(1u << (s - 1)) + i] = i_count(upper[(1u << (s - 1)) + i], in[2 * i + 1]);
+                in[2 * i + 1] = in[i] & plane, in[2 * i] = in[i] & ~plane;
+                upper[(1u << (s - 1)) + i] = b_count(upper[(1u << (s - 1)) + i], in[2 * i + 1]);
             }
         }
     }
+    for (uint32_t h = 0; h < 1u << live; h++) {
+        b_store(bytes, upper[h]);
+        for (uint32_t c = 0; c < 64; c++) counts[h][c] = (uint16_t)(counts[h][c] + bytes[c]);
+    }
+}
+
+/* tile: the first of its strip. */
+static void count_strip(const dafi_tile_t *tile, uint16_t (*counts)[64]) {
+    bool has_support = tile->mask[0] != NULL;
+    memset(counts, 0, sizeof *counts << tile->job.live);
+    for (uint32_t row = 0; row < tile->num_rows; row += COUNTED_ROWS) {
+#define COUNT(live) count_rows(tile, has_support, live, row, counts)
+        EACH_WIDTH(tile->job.live, COUNT)
+#undef COUNT
+    }
+}
+
+/* The elements in the upper part of node h. */
+FN vf tile_counts(const dafi_tile_t *tile, uint32_t h) {
+    return i_to_float(i_load_u16(tile->counts[h]));
 }
 
 /* The distances of node i of level s. */
@@ -253,13 +269,11 @@ FN vf tile_distances(const dafi_tile_t *tile, uint32_t s, uint32_t i, vf *root) 
 
 /* dafi_split_means, level by level. */
 FN void tile_leaves(const dafi_tile_t *tile, bool has_support, uint32_t live, vf *mean) {
-    vi upper[16];
     vf count[16], root = v_set1(0.0f), least = v_set1(tile->job.least);
-    tile_count(tile, has_support, live, upper);
-    mean[0] = from_halves(i_load_u16(tile->head[0])), count[0] = i_to_float(upper[0]);
+    mean[0] = from_halves(i_load_u16(tile->head[0])), count[0] = tile_counts(tile, 0);
     for (uint32_t s = 1; s <= live; s++) {
         for (uint32_t i = 1u << (s - 1); i-- > 0;) {
-            vf num_upper = i_to_float(upper[(1u << (s - 1)) + i]), distance = tile_distances(tile, s, i, &root);
+            vf num_upper = tile_counts(tile, (1u << (s - 1)) + i), distance = tile_distances(tile, s, i, &root);
             vf lower = v_sub(mean[i], v_mul(distance, v_div(num_upper, v_max(count[i], v_set1(1.0f)))));
             mean[2 * i + 1] = v_add(lower, distance), mean[2 * i] = lower;
             count[2 * i] = v_sub(count[i], num_upper), count[2 * i + 1] = num_upper;
@@ -269,22 +283,35 @@ FN void tile_leaves(const dafi_tile_t *tile, bool has_support, uint32_t live, vf
         mean[i] = v_choose(v_gt(least, v_abs_max(v_set1(0.0f), mean[i])), least, mean[i]);
 }
 
+/* The leaf of every element below node i of level s: depth first, so that few candidates are held at a time. */
+#define PICK(name, below)                                                                                              \
+    FN vf name(const vf *leaf, const vm *planes, uint32_t s, uint32_t i, uint32_t live) {                              \
+        if (s == live) return leaf[i];                                                                                 \
+        vf upper = below(leaf, planes, s + 1, 2 * i + 1, live);                                                        \
+        return v_choose(planes[s + 1], upper, below(leaf, planes, s + 1, 2 * i, live));                                \
+    }
+FN vf pick_leaf(const vf *leaf, const vm *planes, uint32_t s, uint32_t i, uint32_t live) {
+    (void)planes, (void)s, (void)live;
+    return leaf[i];
+}
+PICK(pick_of_2, pick_leaf)
+PICK(pick_of_4, pick_of_2)
+PICK(pick_of_8, pick_of_4)
+PICK(pick_of_16, pick_of_8)
+#undef PICK
+
 FN void tile_decode_tree(const dafi_tile_t *tile, bool has_support, uint32_t live) {
     vf leaf[16], means = from_halves(i_load_u16(tile->head[0]));
     uint32_t escaped = m_bits(v_unordered(means, means));
     bool is_streaming = tile->is_streaming && !escaped;
     tile_leaves(tile, has_support, live, leaf);
     for (uint32_t r = 0; r < tile->num_rows; r++) {
-        vf x[16];
-        UNROLL(16)
-        for (uint32_t i = 0; i < 1u << live; i++) x[i] = leaf[i];
-        UNROLL(4)
-        for (uint32_t s = live; s >= 1; s--) { /* halves the candidates by one plane after the other */
-            UNROLL(8)
-            for (uint32_t i = 0; i < 1u << (s - 1); i++) x[i] = v_choose(tile_get(tile, s, r), x[2 * i + 1], x[2 * i]);
-        }
-        if (has_support) x[0] = v_zero_unless(tile_get(tile, 0, r), x[0]);
-        tile_store(tile, r, x[0], is_streaming);
+        vm planes[5];
+        UNROLL_WORDS(4)
+        for (uint32_t s = 1; s <= live; s++) planes[s] = tile_get(tile, s, r);
+        vf x = pick_of_16(leaf, planes, 0, 0, live);
+        if (has_support) x = v_zero_unless(tile_get(tile, 0, r), x);
+        tile_store(tile, r, x, is_streaming);
     }
     tile_decode_escaped(tile, escaped);
 }

@@ -2,13 +2,22 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include "numbers.h"
 #include "span.h"
 
 static bool always(void) {
     return true;
 }
 
-static const dafi_isa_t scalar = {.name = "scalar", .is_available = always, .exact = &dafi_exact_reference};
+static void widen(uint32_t dtype, const void *src, uint64_t num, float *x) {
+    for (uint64_t j = 0; j < num; j++) x[j] = dafi_load(dtype, src, j);
+}
+static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst) {
+    for (uint64_t j = 0; j < num; j++) dafi_store(dtype, dst, j, x[j]);
+}
+
+static const dafi_isa_t scalar = {
+    .name = "scalar", .is_available = always, .exact = &dafi_exact_reference, .widen = widen, .narrow = narrow};
 #if defined(__x86_64__)
 extern const dafi_isa_t dafi_isa_avx512, dafi_isa_avx2;
 static const dafi_isa_t *const known[] = {&dafi_isa_avx512, &dafi_isa_avx2, &scalar};

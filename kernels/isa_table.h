@@ -70,5 +70,8 @@ const dafi_isa_t JOIN(dafi_isa_, ISA_NAME) = {
     .decode = {decode_minmax, decode_minmax, decode_meansplit, decode_support},
     .encode_tile = {tile_encode_minmax, tile_encode_minmax_sr, tile_encode_meansplit, tile_encode_support},
     .decode_tile = {tile_decode_minmax, tile_decode_minmax, tile_decode_meansplit, tile_decode_support},
+    .count_strip = count_strip,
     .exact = &exact,
+    .widen = widen,
+    .narrow = narrow,
 };

@@ -13,15 +13,15 @@ import json
 import os
 import pathlib
 import platform
-import statistics
 import threading
 from collections import deque
 
 from daf.errors import DafError
 
 STRATEGIES = ("parallel", "atomic", "hybrid")
-TRIALS = 3  # of each strategy before one is preferred
-MEMORY = 9  # calls remembered per strategy: the median of these is what counts
+TRIALS = 4  # of each strategy before one is preferred
+MEMORY = 9  # calls remembered per strategy: the shortest of these counts, which other processes disturb least
+MARGIN = 0.05  # another strategy must beat parallel by this much: noise must not choose it
 RETRY_EVERY = 128  # calls after which the least recently tried strategy gets one turn
 PROFILE_VERSION = 1
 
@@ -61,7 +61,12 @@ class _Record:
             return fewest
         if self.calls % RETRY_EVERY == 0:
             return min(STRATEGIES, key=self.last_call.__getitem__)
-        return min(STRATEGIES, key=lambda strategy: statistics.median(self.seconds[strategy]))
+        shortest = self.shortest()
+        best = min(STRATEGIES, key=shortest.__getitem__)
+        return best if shortest[best] < (1 - MARGIN) * shortest["parallel"] else "parallel"
+
+    def shortest(self) -> dict[str, float]:
+        return {strategy: min(times) for strategy, times in self.seconds.items() if times}
 
     def learn(self, strategy: str, seconds: float) -> None:
         self.calls += 1
@@ -89,12 +94,9 @@ class Chooser:
             self._records.setdefault(case, _Record()).learn(strategy, seconds)
 
     def measured(self) -> dict[Case, dict[str, float]]:
-        """Return the median seconds of every strategy in every case met so far."""
+        """Return the seconds of every strategy in every case met so far: the shortest of the last calls."""
         with self._lock:
-            return {
-                case: {name: statistics.median(times) for name, times in record.seconds.items() if times}
-                for case, record in self._records.items()
-            }
+            return {case: record.shortest() for case, record in self._records.items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

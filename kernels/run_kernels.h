@@ -1,6 +1,7 @@
-/* The fast paths over run groups, written once over the vocabulary of simd_<isa>.h and compiled once per instruction
- * set. They take whole groups; a group cut short or with elements that are not finite goes to the reference, and the
- * bytes are the same either way. */
+/* The fast paths over run groups, written once over the vocabulary of
+ * simd_<isa>.h and compiled once per instruction set. They take whole groups; a
+ * group cut short or with elements that are not finite goes to the reference,
+ * and the bytes are the same either way. */
 #include "meansplit.h"
 #include "minmax.h"
 #include "span.h"
@@ -68,6 +69,26 @@ FN void store16(uint32_t dtype, void *p, vf x, bool is_streaming) {
 FN size_t itemsize(uint32_t dtype) {
     return dtype == DAF_FLOAT32 ? 4 : 2;
 }
+
+static void widen(uint32_t dtype, const void *src, uint64_t num, float *x) {
+    uint64_t j = 0;
+    for (; j + 16 <= num; j += 16) v_store(x + j, load16(dtype, (const uint8_t *)src + j * itemsize(dtype)));
+    for (; j < num; j++) x[j] = dafi_load(dtype, src, j);
+}
+
+/* What NaN and infinities are in 16 bits is the reference's matter. */
+static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst) {
+    for (uint64_t j = 0; j < num; j += 16) {
+        uint64_t end = j + 16 < num ? j + 16 : num;
+        vf values = v_set1(NAN);
+        if (end == j + 16) values = v_load(x + j);
+        if (!m_bits(v_unordered(values, v_sub(values, values))))
+            store16(dtype, (uint8_t *)dst + j * itemsize(dtype), values, false);
+        else
+            for (uint64_t i = j; i < end; i++) dafi_store(dtype, dst, i, x[i]);
+    }
+}
+
 FN const uint8_t *source_of(const dafi_span_t *span, uint32_t g, uint32_t dtype) {
     return span->src + (size_t)g * DAF_GROUP * itemsize(dtype);
 }
@@ -185,8 +206,10 @@ typedef struct members {
     uint64_t words[16][4];
 } members_t;
 
-/* Splits the members of the nodes of level s by its plane; upper[i]: those in the upper part of node i. */
-FN void split_members(uint32_t s, const uint64_t plane[4], members_t *members, uint32_t *upper) {
+/* Splits the members of the nodes of level s by its plane; returns how many are
+ * in the upper part of node i, in lane i; of the root, in every lane. */
+FN vf split_members(uint32_t s, const uint64_t plane[4], members_t *members) {
+    uint64_t packed[2] = {0};
     UNROLL_WORDS(8)
     for (uint32_t i = 1u << (s - 1); i-- > 0;) {
         UNROLL_WORDS(4)
@@ -195,12 +218,13 @@ FN void split_members(uint32_t s, const uint64_t plane[4], members_t *members, u
             members->words[2 * i + 1][w] = all & plane[w];
             members->words[2 * i][w] = all & ~plane[w];
         }
-        upper[i] = count256(members->words[2 * i + 1]);
+        packed[i / 4] |= (uint64_t)count256(members->words[2 * i + 1]) << (16 * (i % 4));
     }
+    return s == 1 ? v_set1((float)packed[0]) : i_to_float(i_from_halves(packed[0], packed[1]));
 }
 
-/* Cuts every element at its node's threshold: the plane's words, and the sum of each node's upper part. index: each
- * element's node. */
+/* Cuts every element at its node's threshold: the plane's words, and the sum of
+ * each node's upper part. index: each element's node. */
 FN void cut(uint32_t s, const vf *x, vi *index, vf thresholds, bool has_support, uint64_t plane[4], float *upper_sum) {
     uint32_t num = 1u << (s - 1);
     vf sums[8][4];
@@ -249,13 +273,57 @@ FN void find_support(const vf *x, uint64_t words[4]) {
         words[k / 4] = (k % 4 ? words[k / 4] : 0) | (uint64_t)m_bits(v_not_zero(x[k])) << (16 * (k % 4));
 }
 
+FN vf from_halves(vi halves) {
+    return i_as_float(i_sll(halves, 16));
+}
+FN vf mean_of(vf sum, vf count) {
+    return v_div(sum, v_max(count, v_set1(1.0f)));
+}
+
+/* dafi_split_distance: 0 where one part is empty. */
+FN vf distance_of(vf lower, vf num_lower, vf upper, vf num_upper) {
+    vf d = v_sub(upper, lower), zero = v_set1(0.0f);
+    return v_zero_unless(m_and(m_and(v_gt(num_lower, zero), v_gt(num_upper, zero)), v_gt(d, zero)), d);
+}
+
+/* dafi_to_ratio of d / root. */
+FN vi to_ratio(vf d, vf root) {
+    vf ratio = v_zero_unless(v_gt(root, v_set1(0.0f)), v_div(d, root));
+    vi code = i_srl(i_add(v_as_int(ratio), i_set1(1u << 19)), 20);
+    return i_min(i_max(i_add(code, i_set1(-DAFI_RATIO_BIAS)), i_set1(0)), i_set1(255));
+}
+
+/* The nodes of one level, node i in lane i; and the distance of the root's
+ * parts, as stored, in every lane. */
+typedef struct level {
+    vf sum, count, mean, root;
+} level_t;
+
+/* Splits the nodes of level s - 1 by their upper parts, and writes the header
+ * of level s. */
+FN void split_level(uint32_t s, vf upper_sum, vf upper_count, level_t *level, uint8_t *head) {
+    uint8_t bytes[32];
+    vf lower_sum = v_sub(level->sum, upper_sum), lower_count = v_sub(level->count, upper_count);
+    vf lower = mean_of(lower_sum, lower_count), upper = mean_of(upper_sum, upper_count);
+    vf d = distance_of(lower, lower_count, upper, upper_count);
+    if (s == 1) {
+        level->root = from_halves(to_bf16(d));
+        i_store_u16(bytes, to_bf16(d));
+    } else {
+        i_store_u8(bytes, to_ratio(d, level->root));
+    }
+    memcpy(head, bytes, s == 1 ? 2 : 1u << (s - 1));
+    level->sum = v_interleave(lower_sum, upper_sum);
+    level->count = v_interleave(lower_count, upper_count);
+    level->mean = v_interleave(lower, upper);
+}
+
 FN void meansplit_encode_group(const dafi_span_t *span, uint32_t g, bool has_support, uint32_t bits) {
     vf x[VECTORS];
     vi index[VECTORS];
     members_t members;
-    dafi_nodes_t parents, children;
-    float root = 0.0f, thresholds[16] = {0};
-    if (!load_group(source_of(span, g, span->dtype), span->dtype, x, &parents.sum[0])) {
+    float sum, sums[16] = {0};
+    if (!load_group(source_of(span, g, span->dtype), span->dtype, x, &sum)) {
         dafi_span_encode_group(span, g);
         return;
     }
@@ -264,29 +332,23 @@ FN void meansplit_encode_group(const dafi_span_t *span, uint32_t g, bool has_sup
         find_support(x, members.words[0]);
         memcpy(span->plane[0] + g * DAF_UNIT_BYTES, members.words[0], DAF_UNIT_BYTES);
     }
-    parents.count[0] = has_support ? count256(members.words[0]) : DAF_GROUP;
-    thresholds[0] = dafi_node_mean(&parents, 0);
-    dafi_put16(span->head[0] + 2 * g, dafi_to_bf16(thresholds[0]));
+    uint32_t count = has_support ? count256(members.words[0]) : DAF_GROUP;
+    float mean = sum / (float)(count ? count : 1);
+    level_t level = {v_set1(sum), v_set1((float)count), v_set1(mean), v_set1(0.0f)};
+    dafi_put16(span->head[0] + 2 * g, dafi_to_bf16(mean));
     UNROLL(4)
     for (uint32_t s = 1; s <= bits; s++) {
         uint64_t plane[4];
-        float upper_sum[8];
-        uint32_t upper[8], num = 1u << (s - 1);
-        cut(s, x, index, s == 1 ? v_set1(thresholds[0]) : v_load(thresholds), has_support, plane, upper_sum);
+        cut(s, x, index, level.mean, has_support, plane, sums);
         memcpy(span->plane[s] + g * DAF_UNIT_BYTES, plane, DAF_UNIT_BYTES);
-        split_members(s, plane, &members, upper);
-        for (uint32_t i = 0; i < num; i++) {
-            dafi_split_nodes(&parents, i, upper_sum[i], upper[i], &children);
-            dafi_split_put(s, i, dafi_split_distance(&children, i), &root, span->head[s] + g * (s == 1 ? 2 : num));
-        }
-        for (uint32_t i = 0; s < bits && i < 2 * num; i++) {
-            thresholds[i] = dafi_node_mean(&children, i);
-            parents.sum[i] = children.sum[i], parents.count[i] = children.count[i];
-        }
+        vf upper_count = split_members(s, plane, &members);
+        split_level(s, s == 1 ? v_set1(sums[0]) : v_load(sums), upper_count, &level,
+                    span->head[s] + g * (s == 1 ? 2 : 1u << (s - 1)));
     }
 }
 
-/* The distances of level s, node i in lane i. Reads exactly the header's bytes: it may end at a page's end. */
+/* The distances of level s, node i in lane i. Reads exactly the header's bytes:
+ * it may end at a page's end. */
 FN vf distances_of(uint32_t s, const uint8_t *head, float *root) {
     uint64_t codes = 0;
     if (s == 1) return v_set1(*root = dafi_from_bf16(dafi_get16(head)));
@@ -295,8 +357,8 @@ FN vf distances_of(uint32_t s, const uint8_t *head, float *root) {
     return v_mul(ratio, v_set1(*root));
 }
 
-/* dafi_split_means on all nodes at once. Kept in registers: a load that joins fresh narrow stores would wait for the
- * streaming stores before them. */
+/* dafi_split_means on all nodes at once. Kept in registers: a load that joins
+ * fresh narrow stores would wait for the streaming stores before them. */
 FN vf leaves_of(const dafi_span_t *span, uint32_t g, bool has_support, uint32_t live) {
     members_t members;
     float root = 0.0f;
@@ -306,13 +368,9 @@ FN vf leaves_of(const dafi_span_t *span, uint32_t g, bool has_support, uint32_t 
     vf mean = v_set1(dafi_from_bf16(dafi_get16(span->head[0] + 2 * g)));
     UNROLL_WORDS(4)
     for (uint32_t s = 1; s <= live; s++) {
-        uint64_t plane[4], packed[2] = {0};
-        uint32_t upper[8];
+        uint64_t plane[4];
         memcpy(plane, span->plane[s] + g * DAF_UNIT_BYTES, DAF_UNIT_BYTES);
-        split_members(s, plane, &members, upper);
-        UNROLL_WORDS(8)
-        for (uint32_t i = 0; i < 1u << (s - 1); i++) packed[i / 4] |= (uint64_t)upper[i] << (16 * (i % 4));
-        vf num_upper = i_to_float(i_from_halves(packed[0], packed[1]));
+        vf num_upper = split_members(s, plane, &members);
         vf distance = distances_of(s, span->head[s] + g * (s == 1 ? 2 : 1u << (s - 1)), &root);
         vf lower = v_sub(mean, v_mul(distance, v_div(num_upper, v_max(count, v_set1(1.0f)))));
         mean = v_interleave(lower, v_add(lower, distance));
@@ -365,8 +423,9 @@ FN void meansplit_decode_group(const dafi_span_t *span, uint32_t g, uint32_t dty
     }
 }
 
-/* First every group's table, then every group's elements: a processor that streams stores past its caches wants no
- * ordinary stores in between (measured: about four times slower). */
+/* First every group's table, then every group's elements: a processor that
+ * streams stores past its caches wants no ordinary stores in between (measured:
+ * about four times slower). */
 FN void meansplit_decode_groups(const dafi_span_t *span, uint32_t dtype, bool has_support, uint32_t live,
                                 bool is_streaming) {
     tables_t tables;

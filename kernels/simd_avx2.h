@@ -251,6 +251,23 @@ FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
     _mm256_storeu_si256((void *)(codes + 32), codes32(words, num, 32));
 }
 
+/* 64 counters of a byte: one more where the word's bit is set. */
+typedef struct vb {
+    __m256i a, b;
+} vb;
+
+FN vb b_zero(void) {
+    return (vb){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+FN vb b_count(vb acc, uint64_t word) {
+    return (vb){_mm256_sub_epi8(acc.a, spread_bits((uint32_t)word)),
+                _mm256_sub_epi8(acc.b, spread_bits((uint32_t)(word >> 32)))};
+}
+FN void b_store(uint8_t *p, vb x) {
+    _mm256_storeu_si256((void *)p, x.a);
+    _mm256_storeu_si256((void *)(p + 32), x.b);
+}
+
 /* A table of 16 for look_up64: byte k of every entry, in both halves. A byte shuffle looks up 32 codes at once. */
 typedef struct table {
     __m256i byte[4];

@@ -202,6 +202,19 @@ FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
     _mm512_storeu_si512(codes, bytes);
 }
 
+/* 64 counters of a byte: one more where the word's bit is set. */
+typedef __m512i vb;
+
+FN vb b_zero(void) {
+    return _mm512_setzero_si512();
+}
+FN vb b_count(vb acc, uint64_t word) {
+    return _mm512_mask_sub_epi8(acc, word, acc, _mm512_set1_epi8(-1));
+}
+FN void b_store(uint8_t *p, vb a) {
+    _mm512_storeu_si512(p, a);
+}
+
 /* A table of 16 for look_up64: the entries of 64 codes whose bits stand in `num` words. */
 typedef vf table_t;
 

@@ -233,17 +233,32 @@ FN void pack64(const uint8_t *codes, uint32_t num, uint64_t *words) {
     for (int k = 0; k < 4; k++) bytes[k] = vld1q_u8(codes + 16 * k);
     for (uint32_t s = 0; s < num; s++) words[s] = tested_bits(bytes, (uint8_t)(1u << (num - 1 - s)));
 }
-FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
+FN uint8x16_t spread_bits(uint32_t bits) { /* byte i: 0xff where bit i of 16 is set */
     const uint8x16_t bit_of = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+    return vtstq_u8(vcombine_u8(vdup_n_u8((uint8_t)bits), vdup_n_u8((uint8_t)(bits >> 8))), bit_of);
+}
+FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
     for (int k = 0; k < 4; k++) {
         uint8x16_t bytes = vdupq_n_u8(0);
-        for (uint32_t s = 0; s < num; s++) {
-            uint8_t first = (uint8_t)(words[s] >> (16 * k)), second = (uint8_t)(words[s] >> (16 * k + 8));
-            uint8x16_t bits = vcombine_u8(vdup_n_u8(first), vdup_n_u8(second));
-            bytes = vsubq_u8(vaddq_u8(bytes, bytes), vtstq_u8(bits, bit_of));
-        }
+        for (uint32_t s = 0; s < num; s++)
+            bytes = vsubq_u8(vaddq_u8(bytes, bytes), spread_bits((uint32_t)(words[s] >> (16 * k))));
         vst1q_u8(codes + 16 * k, bytes);
     }
+}
+
+/* 64 counters of a byte: one more where the word's bit is set. */
+typedef struct vb {
+    uint8x16_t q[4];
+} vb;
+
+FN vb b_zero(void) {
+    EACH(vb, vdupq_n_u8(0));
+}
+FN vb b_count(vb acc, uint64_t word) {
+    EACH(vb, vsubq_u8(acc.q[k], spread_bits((uint32_t)(word >> (16 * k)))));
+}
+FN void b_store(uint8_t *p, vb x) {
+    for (int k = 0; k < 4; k++) vst1q_u8(p + 16 * k, x.q[k]);
 }
 
 /* A table of 16 for look_up64: the entries of 64 codes whose bits stand in `num` words. */

@@ -36,6 +36,7 @@ typedef struct dafi_tile {
     float *x;                            /* encode: room for the tile as float32, for the fast paths */
     uint16_t *mask[DAFI_MAX_PLANES + 1]; /* NULL where the stream has no plane */
     uint8_t *head[DAFI_MAX_PLANES + 1];  /* stream s: head_bytes a column */
+    const uint16_t (*counts)[64];        /* decode: what count_strip found, from this tile's first column on */
     uint64_t first_group;                /* of column 0: decides the random numbers */
     uint64_t seed;
     uint32_t num_rows;
@@ -58,6 +59,7 @@ typedef void (*dafi_tile_fn)(const dafi_tile_t *tile);
 
 /* Which fast path a group codec has. */
 enum { DAFI_NO_KERNEL = -1, DAFI_MINMAX, DAFI_MINMAX_SR, DAFI_MEANSPLIT, DAFI_SUPPORT, DAFI_NUM_KERNELS };
+#define DAFI_FIRST_TREE DAFI_MEANSPLIT
 
 typedef struct dafi_isa {
     const char *name;
@@ -66,7 +68,10 @@ typedef struct dafi_isa {
     dafi_span_fn decode[DAFI_NUM_KERNELS];
     dafi_tile_fn encode_tile[DAFI_NUM_KERNELS];
     dafi_tile_fn decode_tile[DAFI_NUM_KERNELS];
+    void (*count_strip)(const dafi_tile_t *first, uint16_t (*counts)[64]); /* of each node of a tree, per column */
     const dafi_exact_t *exact;
+    void (*widen)(uint32_t dtype, const void *src, uint64_t num, float *x); /* elements to float32, and back */
+    void (*narrow)(uint32_t dtype, const float *x, uint64_t num, void *dst);
 } dafi_isa_t;
 
 const dafi_isa_t *dafi_isa_now(void);

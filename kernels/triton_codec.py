@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from daf.kernels import triton_exact, triton_meansplit, triton_minmax
+from daf.kernels import triton_dual, triton_exact, triton_meansplit, triton_minmax
 from daf.kernels._native import ffi, lib
 from daf.kernels.coder import Coder, StashError
 
@@ -183,18 +183,75 @@ def _choose_columns(coder: Coder, source: torch.Tensor, planes: _Planes, constan
 
 
 def _decode_meansplit(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
+    _decode_tree(coder, dst, planes, is_column=_is_column(coder))
+
+
+def _decode_tree(coder: Coder, dst: torch.Tensor, planes: _Planes, *, is_column: bool) -> None:
     native = coder._native
     leaves = torch.empty(native.num_groups * _NODES, dtype=torch.float32, device=dst.device)
     heads, support_heads, cols = native.head_offset[1], native.head_offset[0], max(native.cols, 1)
     constants = {
-        "LIVE": planes.num_streams - 1, "COLUMN": _is_column(coder), "SUPPORT": coder.spec.codec == "support",
+        "LIVE": planes.num_streams - 1, "COLUMN": is_column, "SUPPORT": coder.spec.codec == "support",
         "SHIFT": planes.shift,
     }  # fmt: skip
     sizes = (coder.numel, cols, native.num_groups, heads, support_heads)
     _launch(triton_meansplit.leaves_kernel, _group_programs(coder), planes.table, leaves, *sizes, **constants)
     _launch(
         triton_meansplit.decode_kernel, _unit_programs(coder), _bits_view(dst), planes.table, leaves, coder.numel, cols,
-        heads, support_heads, DTYPE=_DTYPES[coder.dtype], **constants,
+        heads, support_heads, DTYPE=_DTYPES[str(dst.dtype).removeprefix("torch.")], **constants,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The blocks of a dual coder, as codec_dual.c cuts them."""
+
+    rows: int
+    cols: int
+    width: int
+    num_blocks: int
+    offset: int  # of the averages in stream 0
+
+    @classmethod
+    def of(cls, coder: Coder) -> _Blocks:
+        native = coder._native
+        all_rows = coder.numel // native.cols
+        rows, width = native.rows or max(all_rows, 1), 1 if _is_column(coder) else 8
+        num_blocks = all_rows // rows * -(-rows // 8) * -(-native.cols // width)
+        return cls(rows, native.cols, width, num_blocks, -(-2 * native.num_groups // 32) * 32)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """As the kernels take them: rows, cols, rows of blocks in a map, blocks in such a row."""
+        return self.rows, self.cols, -(-self.rows // 8), -(-self.cols // self.width)
+
+
+def _encode_dual(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
+    blocks, source, native = _Blocks.of(coder), _encode_source(src), coder._native
+    rest = torch.empty(max(coder.numel, 1), dtype=torch.float32, device=src.device)
+    constants = {"WIDTH": blocks.width, "DTYPE": _DTYPES[coder.dtype], "SHIFT": planes.shift}
+    _launch(
+        triton_dual.average_kernel, -(-blocks.num_blocks // 128), source, planes.table, *blocks.sizes,
+        blocks.num_blocks, blocks.offset, **constants,
+    )  # fmt: skip
+    _launch(
+        triton_dual.take_kernel, -(-coder.numel // 1024), source, rest, planes.table, coder.numel, *blocks.sizes,
+        blocks.offset, **constants,
+    )  # fmt: skip
+    _launch(
+        triton_meansplit.encode_run_kernel, _unit_programs(coder), rest, planes.table, coder.numel, native.num_groups,
+        native.head_offset[1], native.head_offset[0], _tag_offset(coder), BITS=coder.spec.bits,
+        DTYPE=_DTYPES["float32"], SUPPORT=False, SHIFT=planes.shift,
+    )  # fmt: skip
+
+
+def _decode_dual(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
+    blocks = _Blocks.of(coder)
+    rest = torch.empty(coder.numel, dtype=torch.float32, device=dst.device)
+    _decode_tree(coder, rest, planes, is_column=False)
+    _launch(
+        triton_dual.add_kernel, -(-coder.numel // 1024), _bits_view(dst), rest, planes.table, coder.numel,
+        *blocks.sizes, blocks.offset, WIDTH=blocks.width, DTYPE=_DTYPES[coder.dtype], SHIFT=planes.shift,
     )  # fmt: skip
 
 
@@ -263,9 +320,9 @@ def _decode_int(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
 
 _ENCODERS = {
     "minmax": _encode_minmax, "minmax-sr": _encode_minmax, "meansplit": _encode_meansplit, "support": _encode_meansplit,
-    "raw": _encode_raw, "bool": _encode_bool, "int": _encode_int,
+    "dual": _encode_dual, "raw": _encode_raw, "bool": _encode_bool, "int": _encode_int,
 }  # fmt: skip
 _DECODERS = {
     "minmax": _decode_minmax, "minmax-sr": _decode_minmax, "meansplit": _decode_meansplit, "support": _decode_meansplit,
-    "raw": _decode_raw, "bool": _decode_bool, "int": _decode_int,
+    "dual": _decode_dual, "raw": _decode_raw, "bool": _decode_bool, "int": _decode_int,
 }  # fmt: skip

@@ -15,13 +15,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from daf.kernels import triton_exact, triton_meansplit, triton_minmax, triton_reduce
+from daf.kernels import triton_dual, triton_exact, triton_meansplit, triton_minmax, triton_reduce
 
 TARGETS = (80, 87, 90)  # A100, Orin, H100
 _POINTERS = {
     "src": "*i16", "dst": "*i16", "out": "*u8", "table": "*i64", "sums": "*fp32", "counts": "*i32", "means": "*fp32",
     "leaves": "*fp32", "too_wide": "*i32", "limits": "*i32", "partial_lo": "*i32", "partial_hi": "*i32",
-    "out_lo": "*i32", "out_hi": "*i32",
+    "rest": "*fp32", "out_lo": "*i32", "out_hi": "*i32",
 }  # fmt: skip
 
 
@@ -61,6 +61,8 @@ def builds() -> Iterator[Build]:
     yield Build("meansplit_choose_root", triton_meansplit.choose_root_kernel, tree)
     yield Build("meansplit_choose_level", triton_meansplit.choose_level_kernel, {"LEVEL": 2, "BITS": 2, **tree})
     yield Build("meansplit_encode_column", triton_meansplit.encode_column_kernel, {"BITS": 2, **tree})
+    for name in ("average", "take", "add"):
+        yield Build(f"dual_{name}", getattr(triton_dual, f"{name}_kernel"), {"WIDTH": 8, **real})
     yield Build("int_encode", triton_exact.int_encode_kernel, {"BITS": 12, **page}, "*i32")
     yield Build("int_decode", triton_exact.int_decode_kernel, {"BITS": 12, **page}, "*i32")
     for name in ("bool_encode", "bool_decode", "raw_encode", "raw_decode", "tag", "tag_read"):

@@ -57,13 +57,13 @@ def values(numel: int, dtype: str, kind: str, seed: int) -> Any:
     return x.to(target) if target.is_floating_point else (x.nan_to_num(0, 0, 0) * 20).to(target)
 
 
-def compare_codec(codec: str, bits: int, group: str, *, numel: int, cols: int, **data: Any) -> list[str]:
+def compare_codec(codec: str, bits: int, group: str, *, numel: int, cols: int, rows: int, **data: Any) -> list[str]:
     import torch
 
     from daf.kernels import HostPlanes, Spec, coder, triton_codec
 
     x, seed = values(numel, **data), data["seed"]
-    c = coder(Spec(codec, bits, group), data["dtype"], numel, cols)
+    c = coder(Spec(codec, bits, group), data["dtype"], numel, cols, rows)
     ours, twins = HostPlanes(c.stream_bytes, 512), HostPlanes(c.stream_bytes, 512)
     for stream, size in enumerate(c.stream_bytes):
         ours.write(stream, b"\xff" * size)

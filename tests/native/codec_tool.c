@@ -5,9 +5,7 @@
  * out: status; then the streams; then the decoded elements with all planes, with one dropped, ... with stream 0 alone
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "planes.h"
+#include "heap_planes.h"
 
 typedef struct header {
     char codec[16], isa[16];
@@ -15,35 +13,8 @@ typedef struct header {
     uint64_t numel, cols, rows, seed, src_bytes;
 } header_t;
 
-/* Pages in reverse order and each an allocation of its own: a read beyond a page is a read beyond a heap block. */
-static daf_planes_t make_planes(const daf_coder_t *coder, uint32_t page_bytes) {
-    daf_planes_t planes = {NULL, page_bytes, coder->num_streams, {0}};
-    uint32_t total = 0;
-    for (uint32_t s = 0; s < coder->num_streams; s++) {
-        planes.first_page[s] = total;
-        total += (uint32_t)((coder->stream_bytes[s] + page_bytes - 1) / page_bytes);
-    }
-    uint8_t **pages = malloc((total + 1) * sizeof *pages);
-    pages[total] = NULL; /* where the last stream ends */
-    for (uint32_t i = total; i-- > 0;) {
-        pages[i] = aligned_alloc(64, page_bytes);
-        memset(pages[i], 0xa5, page_bytes); /* what is not written shows */
-    }
-    planes.pages = pages;
-    return planes;
-}
-
-static void free_planes(daf_planes_t *planes) {
-    for (uint32_t i = 0; planes->pages[i]; i++) free(planes->pages[i]);
-    free((void *)planes->pages);
-}
-
-static void write_stream(const daf_coder_t *coder, const daf_planes_t *planes, uint32_t s) {
-    for (uint64_t offset = 0; offset < coder->stream_bytes[s]; offset += planes->page_bytes) {
-        uint64_t left = coder->stream_bytes[s] - offset;
-        size_t part = left < planes->page_bytes ? (size_t)left : planes->page_bytes;
-        fwrite(planes->pages[planes->first_page[s] + offset / planes->page_bytes], 1, part, stdout);
-    }
+static void write_part(void *context, const uint8_t *bytes, size_t size) {
+    fwrite(bytes, 1, size, context);
 }
 
 static uint32_t run_case(const header_t *header, const uint8_t *src) {
@@ -55,7 +26,8 @@ static uint32_t run_case(const header_t *header, const uint8_t *src) {
     daf_planes_t planes = make_planes(&coder, header->page_bytes);
     status = daf_encode(&coder, src, &planes, header->seed);
     fwrite(&status, sizeof status, 1, stdout);
-    for (uint32_t s = 0; status == DAF_OK && s < coder.num_streams; s++) write_stream(&coder, &planes, s);
+    for (uint32_t s = 0; status == DAF_OK && s < coder.num_streams; s++)
+        each_part(&coder, &planes, s, write_part, stdout);
     for (; status == DAF_OK && planes.num_streams >= 1; planes.num_streams--) {
         uint8_t *back = malloc(header->src_bytes + 1);
         status = daf_decode(&coder, back, &planes);

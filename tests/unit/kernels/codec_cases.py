@@ -14,6 +14,7 @@ from daf.kernels.coder import DTYPES, SHAPES
 
 WIDTHS = {"minmax": 8, "minmax-sr": 8, "meansplit": 4, "support": 4, "dual": 4}
 FLOATS = ("float32", "bfloat16", "float16")
+INTEGERS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}
 KINDS = ("normal", "relu", "tiny", "loud", "constant", "integers", "wild")
 
 
@@ -30,6 +31,8 @@ class Case:
 
     def source(self) -> bytes:
         """The tensor's bytes."""
+        if self.dtype in INTEGERS:
+            return _integers(self.spec.bits, self.numel, self.dtype, self.seed).tobytes()
         return _elements(self.kind, self.numel, self.dtype, self.seed).tobytes()
 
     def record(self, isa: str) -> bytes:
@@ -57,6 +60,13 @@ class Case:
         return b"".join(parts)
 
 
+def _integers(bits: int, numel: int, dtype: str, seed: int) -> npt.NDArray[np.generic]:
+    """Integers from the type's least on that need at most `bits` planes."""
+    bits = min(bits, INTEGERS[dtype])
+    codes = np.random.default_rng(seed).integers(0, 1 << bits, numel, dtype=np.uint64, endpoint=False)
+    return (codes + np.uint64(np.iinfo(dtype).min & (2**64 - 1))).astype(dtype)
+
+
 def _elements(kind: str, numel: int, dtype: str, seed: int) -> npt.NDArray[np.generic]:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(numel).astype(np.float32)
@@ -77,6 +87,23 @@ def _elements(kind: str, numel: int, dtype: str, seed: int) -> npt.NDArray[np.ge
         return (x.view(np.uint32) >> 16).astype(np.uint16)
     with np.errstate(over="ignore"):
         return x.astype(np.float16) if dtype == "float16" else x
+
+
+@st.composite
+def exact_cases(draw: st.DrawFn) -> Case:
+    """Any case of integers or flags."""
+    name, dtype = draw(st.sampled_from(["int", "bool"])), draw(st.sampled_from(sorted(INTEGERS)))
+    spec = Spec(name, draw(st.integers(1, 64))) if name == "int" else Spec("bool", 1)
+    return Case(
+        spec=spec,
+        dtype="uint8" if name == "bool" else dtype,
+        numel=draw(st.integers(0, 9000)),
+        cols=0,
+        rows=0,
+        kind="",
+        seed=draw(st.integers(0, 2**32)),
+        page_bytes=draw(st.sampled_from([512, 4096])),
+    )
 
 
 @st.composite

@@ -14,7 +14,7 @@ import torch
 
 from daf import kernels
 from tests.tools import require_tool
-from tests.unit.kernels.codec_cases import FLOATS, KINDS, WIDTHS, Case, cases
+from tests.unit.kernels.codec_cases import FLOATS, KINDS, WIDTHS, Case, cases, exact_cases
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -32,8 +32,8 @@ def reference(case: Case) -> bytes:
 
 
 @pytest.mark.parametrize("isa", [name for name in kernels.available_isas() if name != "scalar"])
-@hypothesis.given(case=cases())
-@hypothesis.settings(max_examples=250, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(case=cases() | exact_cases())
+@hypothesis.settings(max_examples=300, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 def test_every_instruction_set_gives_the_reference_bytes(isa: str, case: Case) -> None:
     expected = reference(case)
     kernels.set_isa(isa)
@@ -41,9 +41,17 @@ def test_every_instruction_set_gives_the_reference_bytes(isa: str, case: Case) -
 
 
 @pytest.mark.parametrize("group", ["run", "column"])
-@pytest.mark.parametrize("codec", ["minmax-sr", "meansplit", "support"])
+@pytest.mark.parametrize("codec", ["minmax-sr", "meansplit", "support", "dual"])
 def test_any_number_of_threads_gives_the_same_bytes(codec: str, group: str) -> None:
-    case = Case(kernels.Spec(codec, 3, group), "float32", 3000 * 112, 112, 0, "wild", 7, 512)
+    check_threads(Case(kernels.Spec(codec, 3, group), "float32", 3000 * 112, 112, 0, "wild", 7, 512))
+
+
+@pytest.mark.parametrize(("spec", "dtype"), [(kernels.Spec("int", 9), "int32"), (kernels.Spec("bool", 1), "uint8")])
+def test_any_number_of_threads_gives_the_same_integers(spec: kernels.Spec, dtype: str) -> None:
+    check_threads(Case(spec, dtype, 300_001, 0, 0, "", 7, 512))
+
+
+def check_threads(case: Case) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -60,7 +68,7 @@ def fixed_cases(count: int) -> list[Case]:
     drawn: list[Case] = []
     rng = random.Random(1)
 
-    @hypothesis.given(case=cases())
+    @hypothesis.given(case=cases() | exact_cases())
     @hypothesis.settings(max_examples=count, derandomize=True, database=None, deadline=None)
     def collect(case: Case) -> None:
         drawn.append(case)
@@ -89,6 +97,6 @@ def compile_tool(compiler: str, target: pathlib.Path, *flags: str) -> pathlib.Pa
 def test_neon_gives_the_reference_bytes(tmp_path: pathlib.Path) -> None:
     compiler, emulator = require_tool("aarch64-linux-gnu-gcc"), require_tool("qemu-aarch64-static", "qemu-aarch64")
     tool = compile_tool(compiler, tmp_path / "tool", "-O1", "-static")
-    batch = fixed_cases(100)
+    batch = fixed_cases(120)
     expected = b"".join(reference(case) for case in batch)
     assert run_tool([emulator, str(tool)], batch, "neon") == expected

@@ -30,7 +30,7 @@ def triton_process() -> Iterator[TritonProcess]:
 
 
 def case(codec: str, bits: int, **changes: Any) -> dict[str, Any]:
-    base = {"codec": codec, "bits": bits, "group": "run", "dtype": "float32", "numel": 1300, "cols": 0}
+    base = {"codec": codec, "bits": bits, "group": "run", "dtype": "float32", "numel": 1300, "cols": 0, "rows": 0}
     return {"what": "codec", **base, "kind": "normal", "seed": 3, **changes}
 
 
@@ -67,6 +67,23 @@ def test_mean_split_twins_give_the_bytes_of_the_reference(
     assert triton_process.differences(**case(codec, bits, **changes)) == []
 
 
+@pytest.mark.parametrize(
+    ("bits", "changes"),
+    [
+        (1, {"numel": 13 * 20, "cols": 20}),
+        (2, {"numel": 3 * 9 * 17, "cols": 17, "rows": 9, "dtype": "bfloat16"}),
+        (4, {"numel": 600, "cols": 30, "rows": 10, "dtype": "float16", "kind": "special"}),
+        (3, column(70, 5)),
+        (2, column(20, 9) | {"rows": 10, "kind": "relu", "dtype": "bfloat16"}),
+        (2, {"numel": 0, "cols": 8}),
+    ],
+)
+def test_dual_twins_give_the_bytes_of_the_reference(
+    triton_process: TritonProcess, bits: int, changes: dict[str, Any]
+) -> None:
+    assert triton_process.differences(**case("dual", bits, **changes)) == []
+
+
 @pytest.mark.parametrize("codec", ["minmax", "minmax-sr", "meansplit", "support"])
 @pytest.mark.parametrize("shape", [{"numel": 700}, column(20, 3)], ids=["run", "column"])
 def test_groups_that_are_not_finite_escape_alike(
@@ -93,7 +110,7 @@ def test_exact_twins_give_the_bytes_of_the_reference(
 def any_case(draw: st.DrawFn) -> dict[str, Any]:
     cols = draw(st.integers(1, 40))
     return case(
-        draw(st.sampled_from(["minmax", "minmax-sr", "meansplit", "support"])),
+        draw(st.sampled_from(["minmax", "minmax-sr", "meansplit", "support", "dual"])),
         draw(st.integers(1, 4)),
         dtype=draw(st.sampled_from(REALS)),
         numel=draw(st.integers(0, 20)) * cols,
@@ -136,7 +153,7 @@ def test_every_kernel_compiles_to_ptx_that_rounds_as_the_reference_does(capabili
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     subprocess.run(command, check=True, timeout=280, capture_output=True, env=environment)
     written = sorted(tmp_path.glob(f"*.sm_{capability}.ptx"))
-    assert len(written) == 28
+    assert len(written) == 31
     for path in written:
         ptx = path.read_text()
         assert f".target sm_{capability}" in ptx, path.name
