@@ -28,9 +28,10 @@ from daf.kernels import HostPlanes, Spec, coder
 
 WIDTHS = {
     "minmax": range(1, 9), "minmax-sr": range(1, 9), "meansplit": range(1, 5), "support": range(1, 5),
-    "dual": range(1, 5), "int": (8, 16), "bool": (1,), "raw": (0,),
+    "dual": range(1, 5), "int": (8, 16), "bool": (1,), "mask": (1,),
+    "raw": (0,),
 }  # fmt: skip
-EXACT = frozenset({"int", "bool", "raw"})
+EXACT = frozenset({"int", "bool", "mask", "raw"})
 OTHERS = (
     (Spec("meansplit", 2, "column"), torch.float32), (Spec("minmax-sr", 2, "column"), torch.float32),
     (Spec("support", 2, "column"), torch.float32), (Spec("meansplit", 2), torch.bfloat16),
@@ -93,6 +94,8 @@ class Bench:
             return torch.randint(0, 200, (x.numel() // 2,))
         if codec == "bool":
             return torch.rand(x.numel()) < 0.5
+        if codec == "mask":
+            return (x > 0) * 1.25
         return x.relu().to(dtype) if codec == "support" else x.to(dtype)
 
     def codec(self, spec: Spec, dtype: torch.dtype = torch.float32) -> None:

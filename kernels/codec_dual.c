@@ -12,7 +12,8 @@
 
 #define SIDE 8
 #define SPAN_ELEMENTS (DAFI_SPAN_GROUPS * DAF_GROUP)
-#define CHUNK 1024 /* columns that are averaged at a time */
+#define CHUNK 1024           /* columns that are averaged at a time */
+#define HUGE_BITS 0x7a800000 /* of DAFI_HUGE */
 
 /* The blocks of a tensor, and the coder of the rest. */
 typedef struct blocks {
@@ -55,26 +56,34 @@ static daf_status plan(daf_coder_t *coder) {
     return DAF_OK;
 }
 
+/* Counts the regular elements of each column and makes the others zero. On bits: compilers turn that into vectors. */
+static void keep_regular(float *x, uint64_t num, uint32_t *count) {
+    for (uint64_t c = 0; c < num; c++) {
+        uint32_t bits = dafi_bits_of(x[c]), is_regular = (int32_t)(bits & 0x7fffffffu) < HUGE_BITS;
+        x[c] = dafi_float_of(bits & (0u - is_regular));
+        count[c] += is_regular;
+    }
+}
+
 /* The averages of blocks first .. first + num of a band, from the source: of their regular elements, summed down each
  * column and then over the columns. Bands count through all maps; num * width is at most CHUNK. */
 static void average(const daf_coder_t *coder, const blocks_t *b, const uint8_t *src, uint64_t band, uint64_t first,
                     uint64_t num, uint16_t *halves) {
-    float x[CHUNK], total[CHUNK] = {0}, count[CHUNK] = {0};
+    float x[CHUNK], total[CHUNK] = {0};
+    uint32_t count[CHUNK] = {0};
     uint64_t top = band % b->bands * SIDE, bottom = top + SIDE < b->rows ? top + SIDE : b->rows;
     uint64_t left = first * b->width, right = left + num * b->width < b->cols ? left + num * b->width : b->cols;
     for (uint64_t r = band / b->bands * b->rows + top; r < band / b->bands * b->rows + bottom; r++) {
         const uint8_t *row = src + (r * b->cols + left) * dafi_itemsize(coder->dtype);
         dafi_isa_now()->widen(coder->dtype, row, right - left, x);
-        for (uint64_t c = 0; c < right - left; c++) {
-            bool is_regular = dafi_is_regular(x[c]);
-            total[c] += is_regular ? x[c] : 0.0f;
-            count[c] += is_regular ? 1.0f : 0.0f;
-        }
+        keep_regular(x, right - left, count);
+        for (uint64_t c = 0; c < right - left; c++) total[c] += x[c];
     }
     for (uint64_t k = 0; k < num; k++) {
-        float sum = 0.0f, elements = 0.0f;
+        float sum = 0.0f;
+        uint32_t elements = 0;
         for (uint64_t c = k * b->width; c < (k + 1) * b->width; c++) sum += total[c], elements += count[c];
-        halves[k] = dafi_to_bf16(sum / (elements > 0.0f ? elements : 1.0f));
+        halves[k] = dafi_to_bf16(sum / (float)(elements ? elements : 1));
     }
 }
 
@@ -162,6 +171,7 @@ static void encode_spans(void *context, int64_t first, int64_t last) {
 
 static void decode_spans(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
+    bool is_streaming = dafi_is_streaming(task->coder, task->dst);
     float rest[SPAN_ELEMENTS] __attribute__((aligned(64)));
     for (uint64_t k = (uint64_t)first; k < (uint64_t)last; k++) {
         uint64_t start = k * SPAN_ELEMENTS;
@@ -170,8 +180,9 @@ static void decode_spans(void *context, int64_t first, int64_t last) {
         dafi_span_decode(&task->blocks->rest, task->planes, &span);
         shift(task, start, span.numel, true, rest);
         dafi_isa_now()->narrow(task->coder->dtype, rest, span.numel,
-                               task->dst + start * dafi_itemsize(task->coder->dtype));
+                               task->dst + start * dafi_itemsize(task->coder->dtype), is_streaming);
     }
+    if (is_streaming) dafi_stream_fence();
 }
 
 static int64_t num_spans(const daf_coder_t *coder) {

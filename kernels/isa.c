@@ -12,7 +12,8 @@ static bool always(void) {
 static void widen(uint32_t dtype, const void *src, uint64_t num, float *x) {
     for (uint64_t j = 0; j < num; j++) x[j] = dafi_load(dtype, src, j);
 }
-static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst) {
+static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst, bool is_streaming) {
+    (void)is_streaming;
     for (uint64_t j = 0; j < num; j++) dafi_store(dtype, dst, j, x[j]);
 }
 

@@ -77,13 +77,13 @@ static void widen(uint32_t dtype, const void *src, uint64_t num, float *x) {
 }
 
 /* What NaN and infinities are in 16 bits is the reference's matter. */
-static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst) {
+static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst, bool is_streaming) {
     for (uint64_t j = 0; j < num; j += 16) {
         uint64_t end = j + 16 < num ? j + 16 : num;
         vf values = v_set1(NAN);
         if (end == j + 16) values = v_load(x + j);
         if (!m_bits(v_unordered(values, v_sub(values, values))))
-            store16(dtype, (uint8_t *)dst + j * itemsize(dtype), values, false);
+            store16(dtype, (uint8_t *)dst + j * itemsize(dtype), values, is_streaming);
         else
             for (uint64_t i = j; i < end; i++) dafi_store(dtype, dst, i, x[i]);
     }

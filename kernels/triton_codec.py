@@ -294,6 +294,32 @@ def _decode_bool(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
     )
 
 
+def _float_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats as the integers of the same bits, in memory order."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view({4: torch.int32, 2: torch.int16}[tensor.element_size()])
+
+
+def _encode_mask(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
+    bits, value, head = _float_bits(src), 0, int(coder._native.head_offset[0])
+    if coder.numel:
+        low, high = (int(limit) for limit in torch.aminmax(bits))
+        value = low or high
+        if bool(((bits != 0) & (bits != value)).any()):
+            raise ValueError("encode: a mask with more than one value besides zero")
+    arguments = (value & (0xFFFFFFFF if bits.element_size() == 4 else 0xFFFF), coder.numel, head, _tag_offset(coder))
+    _launch(
+        triton_exact.mask_encode_kernel, _unit_programs(coder), bits, planes.table, *arguments, SHIFT=planes.shift
+    )  # fmt: skip
+
+
+def _decode_mask(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
+    head = int(coder._native.head_offset[0])
+    _launch(
+        triton_exact.mask_decode_kernel, _unit_programs(coder), _float_bits(dst), planes.table, coder.numel, head,
+        SHIFT=planes.shift,
+    )  # fmt: skip
+
+
 def _integers(tensor: torch.Tensor) -> torch.Tensor:
     return _bytes_view(tensor) if tensor.dtype == torch.bool else tensor
 
@@ -320,9 +346,9 @@ def _decode_int(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
 
 _ENCODERS = {
     "minmax": _encode_minmax, "minmax-sr": _encode_minmax, "meansplit": _encode_meansplit, "support": _encode_meansplit,
-    "dual": _encode_dual, "raw": _encode_raw, "bool": _encode_bool, "int": _encode_int,
+    "dual": _encode_dual, "raw": _encode_raw, "bool": _encode_bool, "mask": _encode_mask, "int": _encode_int,
 }  # fmt: skip
 _DECODERS = {
     "minmax": _decode_minmax, "minmax-sr": _decode_minmax, "meansplit": _decode_meansplit, "support": _decode_meansplit,
-    "dual": _decode_dual, "raw": _decode_raw, "bool": _decode_bool, "int": _decode_int,
+    "dual": _decode_dual, "raw": _decode_raw, "bool": _decode_bool, "mask": _decode_mask, "int": _decode_int,
 }  # fmt: skip

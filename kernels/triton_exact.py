@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton twins of the exact codecs (codec_exact.c): raw bytes, booleans, integers above their block's least."""
+"""Triton twins of the exact codecs (codec_exact.c): raw bytes, booleans, masks, integers above their block's least."""
 
 from __future__ import annotations
 
@@ -42,6 +42,28 @@ def bool_decode_kernel(dst, table, numel, SHIFT: tl.constexpr):
     unit = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     index = unit[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     tl.store(dst + index, load_bit(table, 0, index, index < numel, SHIFT).to(tl.uint8), mask=index < numel)
+
+
+@triton.jit
+def mask_encode_kernel(src, table, value, numel, head_offset, tag_offset, SHIFT: tl.constexpr):
+    """A plane of what is not zero, and a unit that begins with the other value. src: the floats' bits."""
+    unit = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    index = unit[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    bits = tl.load(src + index, mask=index < numel, other=0)
+    store_plane(table, 0, unit, (bits != 0).to(tl.int32), unit * GROUP < numel, ROWS, SHIFT)
+    if tl.program_id(0) == 0:
+        word = tl.arange(0, 8)
+        store_bytes(table, 0, head_offset + 4 * word, tl.where(word == 0, value, 0), word >= 0, SHIFT, tl.uint32)
+        store_tag(table, tag_offset, SHIFT)
+
+
+@triton.jit
+def mask_decode_kernel(dst, table, numel, head_offset, SHIFT: tl.constexpr):
+    unit = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    index = unit[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    value = tl.load(address(table, 0, head_offset, True, SHIFT).to(tl.pointer_type(tl.int32)))
+    bit = load_bit(table, 0, index, index < numel, SHIFT)
+    tl.store(dst + index, tl.where(bit != 0, value, 0).to(dst.dtype.element_ty), mask=index < numel)
 
 
 @triton.jit

@@ -65,6 +65,8 @@ def builds() -> Iterator[Build]:
         yield Build(f"dual_{name}", getattr(triton_dual, f"{name}_kernel"), {"WIDTH": 8, **real})
     yield Build("int_encode", triton_exact.int_encode_kernel, {"BITS": 12, **page}, "*i32")
     yield Build("int_decode", triton_exact.int_decode_kernel, {"BITS": 12, **page}, "*i32")
+    for name in ("mask_encode", "mask_decode"):
+        yield Build(name, getattr(triton_exact, f"{name}_kernel"), page)
     for name in ("bool_encode", "bool_decode", "raw_encode", "raw_decode", "tag", "tag_read"):
         yield Build(name, getattr(triton_exact, f"{name}_kernel"), page, "*u8")
     for lanes, depth, shape in ((1, 1024, "run"), (32, 64, "column")):

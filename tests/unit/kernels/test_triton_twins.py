@@ -106,6 +106,13 @@ def test_exact_twins_give_the_bytes_of_the_reference(
     assert triton_process.differences(**case(codec, bits, dtype=dtype, numel=numel)) == []
 
 
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", ["mask", "constant", "tiny mask"])
+def test_mask_twins_give_the_bytes_of_the_reference(triton_process: TritonProcess, kind: str, dtype: str) -> None:
+    for numel in (0, 1, 1300):
+        assert triton_process.differences(**case("mask", 1, dtype=dtype, numel=numel, kind=kind)) == []
+
+
 @st.composite
 def any_case(draw: st.DrawFn) -> dict[str, Any]:
     cols = draw(st.integers(1, 40))
@@ -153,7 +160,7 @@ def test_every_kernel_compiles_to_ptx_that_rounds_as_the_reference_does(capabili
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     subprocess.run(command, check=True, timeout=280, capture_output=True, env=environment)
     written = sorted(tmp_path.glob(f"*.sm_{capability}.ptx"))
-    assert len(written) == 31
+    assert len(written) == 33
     for path in written:
         ptx = path.read_text()
         assert f".target sm_{capability}" in ptx, path.name
