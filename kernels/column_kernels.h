@@ -1,14 +1,12 @@
-/* The fast paths over tiles of column groups: every lane has its own group, so
- * nothing is ever summed across lanes, and what is once per group is done for
- * sixteen groups at a time. Columns with elements that are not finite go to the
+/* The fast paths over tiles of column groups: every lane has its own group, so nothing is ever summed across lanes, and
+ * what is once per group is done for sixteen groups at a time. Columns with elements that are not finite go to the
  * reference; until then their lanes hold anything. */
 
 FN vf tile_row(const dafi_tile_t *tile, uint32_t r) {
     return v_load(tile->x + r * DAFI_TILE_COLS);
 }
 
-/* The first pass over a tile: later ones find it in the workspace, as float32.
- */
+/* The first pass over a tile: later ones find it in the workspace, as float32. */
 FN vf tile_load(const dafi_tile_t *tile, uint32_t r) {
     const uint8_t *at = tile->src + r * tile->stride_bytes;
     vf x = load16(tile->dtype, at);
@@ -43,8 +41,7 @@ FN void tile_decode_escaped(const dafi_tile_t *tile, uint32_t escaped) {
 
 /* --- min/max --- */
 
-/* Writes the headers, as dafi_minmax_head; returns the columns that are
- * escaped. */
+/* Writes the headers, as dafi_minmax_head; returns the columns that are escaped. */
 FN uint32_t tile_choose_minmax(const dafi_tile_t *tile, vf *low, vf *inverse) {
     vf least = tile_load(tile, 0), most = least;
     vm is_nan = v_unordered(least, least);
@@ -146,8 +143,7 @@ FN uint32_t tile_roots(const dafi_tile_t *tile, bool has_support, forest_t *fore
 /* Each element's node of the level before, one byte an element. */
 typedef uint8_t node_bytes_t[DAF_GROUP][DAFI_TILE_COLS];
 
-/* Cuts every element at its node's mean: plane s, and the sums and counts of
- * the upper parts. */
+/* Cuts every element at its node's mean: plane s, and the sums and counts of the upper parts. */
 FN void tile_cut(const dafi_tile_t *tile, uint32_t s, bool has_support, const vf *means, node_bytes_t nodes, vf *sum,
                  vf *count) {
     uint32_t num = 1u << (s - 1);
@@ -171,8 +167,7 @@ FN void tile_cut(const dafi_tile_t *tile, uint32_t s, bool has_support, const vf
     for (uint32_t i = 0; i < num; i++) sum[i] = sums[i], count[i] = i_to_float(counts[i]);
 }
 
-/* Splits the nodes of level s - 1 by their upper parts, and writes the headers
- * of level s. */
+/* Splits the nodes of level s - 1 by their upper parts, and writes the headers of level s. */
 FN void tile_split(const dafi_tile_t *tile, uint32_t s, const vf *upper_sum, const vf *upper_count, forest_t *forest) {
     uint32_t num = 1u << (s - 1);
     uint8_t ratios[8][DAFI_TILE_COLS];

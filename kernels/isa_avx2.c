@@ -4,7 +4,9 @@
 #define ISA_TARGET "avx2,f16c,popcnt,bmi,bmi2"
 #include "isa_begin.h"
 #include "simd_avx2.h"
-#include "run_kernels.h"
+#include "elements.h"
+#include "minmax_kernels.h"
+#include "tree_kernels.h"
 #include "column_kernels.h"
 #include "exact_kernels.h"
 

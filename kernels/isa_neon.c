@@ -3,7 +3,9 @@
 #define ISA_STRING "neon"
 #include "isa_begin.h"
 #include "simd_neon.h"
-#include "run_kernels.h"
+#include "elements.h"
+#include "minmax_kernels.h"
+#include "tree_kernels.h"
 #include "column_kernels.h"
 #include "exact_kernels.h"
 

@@ -1,4 +1,4 @@
-/* The dispatch table of one instruction set, from run_kernels.h and column_kernels.h. Included once per set. */
+/* The dispatch table of one instruction set, from the *_kernels.h. Included once per set. */
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 

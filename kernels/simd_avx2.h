@@ -1,4 +1,4 @@
-/* Sixteen lanes in two AVX2 registers. The vocabulary of run_kernels.h and column_kernels.h. */
+/* Sixteen lanes in two AVX2 registers. The vocabulary of the *_kernels.h. */
 #include <immintrin.h>
 
 #define FN static inline __attribute__((always_inline))

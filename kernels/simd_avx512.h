@@ -1,4 +1,4 @@
-/* Sixteen lanes in one AVX-512 register. The vocabulary of run_kernels.h and column_kernels.h. */
+/* Sixteen lanes in one AVX-512 register. The vocabulary of the *_kernels.h. */
 #include <immintrin.h>
 
 #define FN static inline __attribute__((always_inline))

@@ -1,4 +1,4 @@
-/* Sixteen lanes in four NEON registers. The vocabulary of run_kernels.h and column_kernels.h. */
+/* Sixteen lanes in four NEON registers. The vocabulary of the *_kernels.h. */
 #include <arm_neon.h>
 
 #define FN static inline __attribute__((always_inline))

@@ -1,0 +1,86 @@
+/* Elements of the three float types as sixteen float32 lanes, and what the fast paths share. Written once over the
+ * vocabulary of simd_<isa>.h, as all *_kernels.h are, and compiled once per instruction set. */
+#include "meansplit.h"
+#include "minmax.h"
+#include "span.h"
+
+/* Calls `macro` with the width, or with the dtype, as a constant. */
+#define EACH_WIDTH(width, macro)                                                                                       \
+    switch (width) {                                                                                                   \
+    case 0:                                                                                                            \
+        macro(0);                                                                                                      \
+        break;                                                                                                         \
+    case 1:                                                                                                            \
+        macro(1);                                                                                                      \
+        break;                                                                                                         \
+    case 2:                                                                                                            \
+        macro(2);                                                                                                      \
+        break;                                                                                                         \
+    case 3:                                                                                                            \
+        macro(3);                                                                                                      \
+        break;                                                                                                         \
+    default:                                                                                                           \
+        macro(4);                                                                                                      \
+        break;                                                                                                         \
+    }
+#define EACH_DTYPE(dtype, macro)                                                                                       \
+    switch (dtype) {                                                                                                   \
+    case DAF_FLOAT32:                                                                                                  \
+        macro(DAF_FLOAT32);                                                                                            \
+        break;                                                                                                         \
+    case DAF_BFLOAT16:                                                                                                 \
+        macro(DAF_BFLOAT16);                                                                                           \
+        break;                                                                                                         \
+    default:                                                                                                           \
+        macro(DAF_FLOAT16);                                                                                            \
+        break;                                                                                                         \
+    }
+
+FN vf load16(uint32_t dtype, const void *p) {
+    if (dtype == DAF_FLOAT32) return v_load(p);
+    if (dtype == DAF_BFLOAT16) return i_as_float(i_sll(i_load_u16(p), 16));
+    return v_load_f16(p);
+}
+
+/* dafi_to_bf16 of finite values. */
+FN vi to_bf16(vf x) {
+    vi bits = v_as_int(x), odd = i_and(i_srl(bits, 16), i_set1(1));
+    return i_srl(i_add(i_add(bits, i_set1(0x7fff)), odd), 16);
+}
+
+/* Of finite values only. */
+FN void store16(uint32_t dtype, void *p, vf x, bool is_streaming) {
+    if (dtype == DAF_FLOAT32) {
+        if (is_streaming)
+            v_stream(p, x);
+        else
+            v_store(p, x);
+    } else if (dtype == DAF_BFLOAT16) {
+        i_store_u16(p, to_bf16(x));
+    } else {
+        v_store_f16(p, v_max(v_min(x, v_set1(DAFI_F16_MAX)), v_set1(-DAFI_F16_MAX)));
+    }
+}
+
+FN size_t itemsize(uint32_t dtype) {
+    return dtype == DAF_FLOAT32 ? 4 : 2;
+}
+
+static void widen(uint32_t dtype, const void *src, uint64_t num, float *x) {
+    uint64_t j = 0;
+    for (; j + 16 <= num; j += 16) v_store(x + j, load16(dtype, (const uint8_t *)src + j * itemsize(dtype)));
+    for (; j < num; j++) x[j] = dafi_load(dtype, src, j);
+}
+
+/* What NaN and infinities are in 16 bits is the reference's matter. */
+static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst, bool is_streaming) {
+    for (uint64_t j = 0; j < num; j += 16) {
+        uint64_t end = j + 16 < num ? j + 16 : num;
+        vf values = v_set1(NAN);
+        if (end == j + 16) values = v_load(x + j);
+        if (!m_bits(v_unordered(values, v_sub(values, values))))
+            store16(dtype, (uint8_t *)dst + j * itemsize(dtype), values, is_streaming);
+        else
+            for (uint64_t i = j; i < end; i++) dafi_store(dtype, dst, i, x[i]);
+    }
+}

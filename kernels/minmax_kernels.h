@@ -1,0 +1,106 @@
+/* The fast paths of min/max over run groups. They take whole groups; a group cut short or with elements that are not
+ * finite goes to the reference, and the bytes are the same either way. */
+
+#define VECTORS (DAF_GROUP / 16) /* of a group */
+
+FN const uint8_t *source_of(const dafi_span_t *span, uint32_t g, uint32_t dtype) {
+    return span->src + (size_t)g * DAF_GROUP * itemsize(dtype);
+}
+
+/* Words w of group g in the streams 1..num, from and to memory. */
+FN void put_words(const dafi_span_t *span, uint32_t g, uint32_t w, const uint64_t *words, uint32_t num) {
+    for (uint32_t s = 0; s < num; s++) memcpy(span->plane[s + 1] + g * DAF_UNIT_BYTES + w * 8, &words[s], 8);
+}
+FN void get_words(const dafi_span_t *span, uint32_t g, uint32_t w, uint64_t *words, uint32_t num) {
+    for (uint32_t s = 0; s < num; s++) memcpy(&words[s], span->plane[s + 1] + g * DAF_UNIT_BYTES + w * 8, 8);
+}
+
+FN bool group_range(const uint8_t *src, uint32_t dtype, float *low, float *high) {
+    vf x = load16(dtype, src), y = load16(dtype, src + 16 * itemsize(dtype));
+    vf low_x = x, high_x = x, low_y = y, high_y = y;
+    vm is_nan = v_unordered(x, y);
+    for (uint32_t k = 2; k < VECTORS; k += 2) {
+        x = load16(dtype, src + k * 16 * itemsize(dtype));
+        y = load16(dtype, src + (k + 1) * 16 * itemsize(dtype));
+        low_x = v_min(low_x, x), high_x = v_max(high_x, x);
+        low_y = v_min(low_y, y), high_y = v_max(high_y, y);
+        is_nan = m_or(is_nan, v_unordered(x, y));
+    }
+    *low = v_least(v_min(low_x, low_y)), *high = v_most(v_max(high_x, high_y));
+    return !m_bits(is_nan) && *low > -DAFI_HUGE && *high < DAFI_HUGE;
+}
+
+FN vi random32(vi key, vi counter) {
+    vi x = i_xor(key, counter);
+    x = i_mul(i_xor(x, i_srl(x, 16)), i_set1(DAFI_MIX_1));
+    x = i_mul(i_xor(x, i_srl(x, 15)), i_set1(DAFI_MIX_2));
+    return i_xor(x, i_srl(x, 16));
+}
+
+FN vi quantize(vf x, vf low, vf inverse, vi most, vi round) {
+    vi fixed = i_min(v_to_int(v_mul(v_sub(x, low), inverse)), most);
+    return i_srl(i_add(fixed, round), 16);
+}
+
+static const uint32_t lane_counters[16] = {
+#define LANE(i) (i) * DAFI_COUNTER_STEP
+    LANE(0u), LANE(1u), LANE(2u),  LANE(3u),  LANE(4u),  LANE(5u),  LANE(6u),  LANE(7u),
+    LANE(8u), LANE(9u), LANE(10u), LANE(11u), LANE(12u), LANE(13u), LANE(14u), LANE(15u),
+#undef LANE
+};
+
+FN void minmax_encode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool is_stochastic) {
+    const uint8_t *src = source_of(span, g, dtype);
+    uint8_t codes[DAF_GROUP] __attribute__((aligned(64)));
+    uint16_t head[2];
+    uint32_t bits = span->job.bits;
+    float least, greatest;
+    if (!group_range(src, dtype, &least, &greatest)) {
+        dafi_span_encode_group(span, g);
+        return;
+    }
+    dafi_minmax_head(least, greatest, bits, head);
+    memcpy(span->head[0] + 4 * g, head, 4);
+    vf low = v_set1(dafi_from_bf16(head[0])), inverse = v_set1(dafi_minmax_inverse(dafi_from_bf16(head[1])));
+    vi most = i_set1(((1u << bits) - 1) << 16), key = i_set1(dafi_group_key(span->seed, span->first_group + g));
+    vi counter = i_load(lane_counters), round_x = i_set1(0x8000u), round_y = round_x;
+    for (uint32_t j = 0; j < DAF_GROUP; j += 32) {
+        if (is_stochastic) {
+            vi random = random32(key, counter);
+            round_x = i_and(random, i_set1(0xffff)), round_y = i_srl(random, 16);
+            counter = i_add(counter, i_set1(16u * DAFI_COUNTER_STEP));
+        }
+        i_store_u8(codes + j, quantize(load16(dtype, src + j * itemsize(dtype)), low, inverse, most, round_x));
+        vf y = load16(dtype, src + (j + 16) * itemsize(dtype));
+        i_store_u8(codes + j + 16, quantize(y, low, inverse, most, round_y));
+    }
+    for (uint32_t w = 0; w < 4; w++) {
+        uint64_t words[DAFI_MAX_PLANES];
+        pack64(codes + 64 * w, bits, words);
+        put_words(span, g, w, words, bits);
+    }
+}
+
+FN void minmax_decode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool is_streaming) {
+    uint8_t *dst = span->dst + (size_t)g * DAF_GROUP * itemsize(dtype);
+    uint16_t head[2];
+    float least, size;
+    uint32_t live = span->job.live;
+    memcpy(head, span->head[0] + 4 * g, 4);
+    if (isnan(dafi_from_bf16(head[0]))) {
+        dafi_span_decode_group(span, g);
+        return;
+    }
+    dafi_minmax_affine(head, span->job.bits, live, &least, &size);
+    vf low = v_set1(least), step = v_set1(size);
+    for (uint32_t w = 0; w < 4; w++) {
+        uint8_t codes[64] __attribute__((aligned(64)));
+        uint64_t words[DAFI_MAX_PLANES];
+        get_words(span, g, w, words, live);
+        unpack64(words, live, codes);
+        for (uint32_t j = 0; j < 64; j += 16) {
+            vf x = v_add(low, v_mul(step, i_to_float(i_load_u8(codes + j))));
+            store16(dtype, dst + (64 * w + j) * itemsize(dtype), x, is_streaming);
+        }
+    }
+}
