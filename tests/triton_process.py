@@ -47,7 +47,7 @@ def values(numel: int, dtype: str, kind: str, seed: int) -> Any:
     if kind == "constant":
         x = torch.full((numel,), -1.7)
     if kind.endswith("mask"):
-        x = (x > 0) * (-1e-4 if kind == "tiny mask" else 1.25)
+        x = torch.where(x > 0, -1e-4 if kind == "tiny mask" else 1.25, 0.0)
     if kind == "tiny":
         x = x * 1e-42
     if kind == "special" and numel:
