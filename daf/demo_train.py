@@ -100,7 +100,7 @@ def count_saved_bytes(model: nn.Module, tokens: Tensor, targets: Tensor) -> int:
 def train(arguments: argparse.Namespace, report: IO[str]) -> None:
     baseline_bytes = reset_peak()
     torch.manual_seed(0)
-    text = standard_library_text(4_000_000)
+    text = standard_library_text(1_000_000)
     held_out, text = text[:100_000], text[100_000:]
     model = SmallGPT(arguments.width, 6, arguments.layers, arguments.context)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -181,7 +181,7 @@ class Coded(Stored):
     def decode_into(self, address: int) -> None:
         self.ticket.wait()
         stash = self.stash
-        stash.pin()
+        self.slot.num_evicted = len(self.plan.coder.stream_bytes) - stash.pin()
         try:
             self.plan.coder.decode(address, stash.planes)
         finally:

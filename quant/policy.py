@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from daf.quant.fidelity import Fidelity
     from daf.quant.ledger import Ledger
 
+SHOW_EVERY = 8  # steps between two looks for widths that the stats page does not show yet
 SAMPLE_EVERY = 255  # odd, so that of two models that are trained in turn both are met
 EARLY_SAMPLES = frozenset({1, 2, 7, 32, 129})
 BUDGET_SHARE = 0.97  # of the bytes that are free for planes: the rest is for what changes from step to step
@@ -87,6 +88,8 @@ class Policy:
             self._learn()
         elif self._wish is not None and self._has_budget_changed():
             self._plan([slot for slot in self._table if slot.id in self.probe.slots], self._wish)
+        if self.num_steps % SHOW_EVERY == 0:
+            self._publish_changes()
         self.num_steps += 1
         if self.num_steps in EARLY_SAMPLES or self.num_steps % SAMPLE_EVERY == 0 or self._has_mix_changed():
             self._sampled_at = self.num_steps
@@ -167,13 +170,20 @@ class Policy:
                 stacklevel=2,
             )
 
+    def _publish_changes(self) -> None:
+        for slot in self._table:
+            if slot.spec is not None and slot.shown != (slot.spec.codec, slot.bits):
+                self.publish(slot)
+
     def publish(self, slot: Slot) -> None:
+        """Writes the slot's row on the stats page."""
+        codec, bits = slot.shown = (slot.spec.codec if slot.spec else "", slot.bits)
         self._arena.slot(
             slot.id,
             name=slot.name,
             op=slot.op,
-            codec=slot.spec.codec if slot.spec else "",
-            bits=slot.spec.bits if slot.spec else 0,
+            codec=codec,
+            bits=bits,
             raw_bytes=slot.raw_bytes,
             stored_bytes=slot.stored_bytes,
             importance=slot.importance,

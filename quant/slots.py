@@ -57,6 +57,8 @@ class Slot:
     planned    what the planner chose; None where it has no say
     curves     of each codec that suits the slot, from the last sampled step
     fidelity   worst cosine of the ops that read it, exact against coded; 0: not measured (spotcheck.py)
+    num_evicted  planes that were missing when a tensor was last asked for
+    shown      codec and bits on the stats page
     plans      by (numel, cols); emptied when `spec` changes
     """
 
@@ -74,6 +76,8 @@ class Slot:
     can_follow: bool = False
     follows: bool = False
     is_finite: bool = True
+    num_evicted: int = 0
+    shown: tuple[str, float] = ("", 0.0)
     num_saves: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
@@ -90,6 +94,11 @@ class Slot:
         return f"{path or 'start'}:{order}"
 
     @property
+    def bits(self) -> float:
+        """The width that was left when a tensor was last asked for."""
+        return 0.0 if self.spec is None else max(0, self.spec.bits - self.num_evicted)
+
+    @property
     def op(self) -> str:
         return "+".join(sorted(name.removesuffix("0").removesuffix("Backward") for name in self.ops))
 
@@ -104,6 +113,7 @@ class Slot:
     def use(self, spec: Spec) -> None:
         if spec != self.spec:
             self.spec = spec
+            self.fidelity = 0.0
             self.plans.clear()
 
 

@@ -10,8 +10,8 @@ while the forward runs, and the node itself is found from the output of the modu
 The fidelity is the worst cosine between what both calls return (the gradients of the op's inputs and weights). It
 tells what coding does in this op; noise that came with the gradient is in both calls, and so in neither's difference.
 
-Every op is measured once, one a step; then as often as MAX_SHARE of the time allows. Whatever goes wrong costs the
-measurement of that op, and is counted.
+Every op is measured once, one a step, and again when its codecs or widths are planned anew; else in turn, as often as
+MAX_SHARE of the time allows. Whatever goes wrong costs the measurement of that op, and is counted.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from daf.quant.handles import Derived, Handle, Kept, View, slot_of
 
 if TYPE_CHECKING:
     from daf.allocator import Arena
+    from daf.kernels import Spec
     from daf.quant.scope import Frame
     from daf.quant.slots import Slot
 
@@ -42,6 +43,7 @@ _next_number = torch._C._autograd._get_sequence_nr
 
 MAX_SHARE = 0.004  # of the time, once every op was measured
 MIN_STEPS_BETWEEN = 4
+LOOK_EVERY = 8  # steps between two looks for ops whose plan has changed
 MAX_NODES = 512  # looked at in search of one
 MAX_MISSES = 3
 ROOM = 2  # times the bytes of the exact contents: these, and what two more calls return
@@ -49,21 +51,32 @@ LOWEST = 1e-6  # 0 says "not measured"
 
 
 class Site:
-    """One op of the model: the place of its first save, the slots that its saves come from, its last measurement."""
+    """One op of the model: the place of its first save, the slots that its saves come from, its last measurement.
 
-    __slots__ = ("fidelity", "is_off", "key", "num_misses", "slots", "was_tried")
+    specs    of the slots, when they were measured: a measurement of other codecs and widths says nothing any more
+    """
+
+    __slots__ = ("fidelity", "is_off", "key", "num_misses", "slots", "specs")
 
     def __init__(self, key: tuple[str, int]) -> None:
         self.key = key
         self.slots: dict[int, Slot] = {}
         self.fidelity = 0.0
+        self.specs: dict[int, Spec | None] = {}
         self.num_misses = 0
-        self.was_tried = False
         self.is_off = False
 
     @property
     def is_worth_it(self) -> bool:
         return not self.is_off and any(not is_exact(slot) for slot in self.slots.values())
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.fidelity) and all(self.specs.get(slot.id) == slot.spec for slot in self.slots.values())
+
+    def note(self, fidelity: float) -> None:
+        self.fidelity, self.num_misses = fidelity, 0
+        self.specs = {slot.id: slot.spec for slot in self.slots.values()}
 
 
 class SpotCheck:
@@ -78,6 +91,7 @@ class SpotCheck:
     ) -> None:
         self.is_on = False
         self.is_running = False
+        self._is_learning = False
         self.num_measured = 0
         self.num_failures = 0
         self._arena = arena
@@ -86,9 +100,11 @@ class SpotCheck:
         self._clock = clock
         self._began = clock()
         self._spent_seconds = 0.0
-        self._steps_since = 0
+        self._num_steps = 0
+        self._measured_at = 0
         self._sites: dict[tuple[str, int], Site] = {}
         self._sites_of: dict[int, set[Site]] = {}
+        self._due: deque[Site] = deque()
         self._turns: deque[Site] = deque()
         self._thread = 0
         self._number = -1  # of the node whose saves are coming in
@@ -106,7 +122,11 @@ class SpotCheck:
         self._let_go()
         self._thread = threading.get_ident()
         self._number = -1
+        if not self._due and (self._is_learning or self._num_steps % LOOK_EVERY == 0):
+            self._due.extend(site for site in self._turns if site.is_worth_it and not site.is_measured)
+        self._num_steps += 1
         self._target = None if self._monitor.is_on else self._next()
+        self._is_learning = is_learning
         self.is_on = is_learning or self._target is not None
 
     def see(self, frame: Frame, handle: Handle, tensor: Tensor) -> None:
@@ -141,27 +161,25 @@ class SpotCheck:
                 self._attach(roots)
 
     def _next(self) -> Site | None:
-        """The op whose turn it is: at once if it was never tried, else when time allows."""
-        self._steps_since += 1
-        now = self._clock()
-        for _ in range(len(self._turns)):
-            site = self._turns[0]
-            if site.was_tried and (
-                self._steps_since < MIN_STEPS_BETWEEN or self._spent_seconds > MAX_SHARE * (now - self._began)
-            ):
-                return None
-            self._turns.rotate(-1)
-            if site.is_worth_it:
-                site.was_tried = True
-                self._steps_since = 0
+        """The op whose turn it is: at once where nothing is known of it, else when time allows."""
+        while self._due:
+            site = self._due.popleft()
+            if site.is_worth_it and not site.is_measured:
                 return site
+        has_time = self._spent_seconds <= MAX_SHARE * (self._clock() - self._began)
+        if not has_time or self._num_steps < self._measured_at + MIN_STEPS_BETWEEN:
+            return None
+        for _ in range(len(self._turns)):
+            self._turns.rotate(-1)
+            if self._turns[-1].is_worth_it:
+                return self._turns[-1]
         return None
 
     def _at(self, key: tuple[str, int]) -> Site:
         site = self._sites.get(key)
         if site is None:
             site = self._sites[key] = Site(key)
-            self._turns.appendleft(site)
+            self._turns.append(site)
         return site
 
     def _enter(self, site: Site, frame: Frame) -> None:
@@ -232,10 +250,11 @@ class SpotCheck:
     def _note(self, site: Site, fidelity: float) -> None:
         if not fidelity:
             return
-        site.fidelity, site.num_misses = fidelity, 0
+        site.note(fidelity)
         self.num_measured += 1
+        self._measured_at = self._num_steps
         for slot in site.slots.values():
-            slot.fidelity = min(other.fidelity for other in self._sites_of[slot.id] if other.fidelity)
+            slot.fidelity = min(other.fidelity for other in self._sites_of[slot.id] if other.is_measured)
             self._publish(slot)
 
     def _let_go(self) -> None:

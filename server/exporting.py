@@ -52,7 +52,6 @@ async def report(sidecar: Beside, selection: Selected) -> Response:
     sidecar.sampler.tick()
     member, reading = one_read(sidecar.fleet, selection)
     series = series_of(sidecar, member.id)
-    times, table = member.widths.table()
     return JSONResponse(
         {
             "made_at": sidecar.fleet.clock(),
@@ -62,12 +61,7 @@ async def report(sidecar: Beside, selection: Selected) -> Response:
             "stats": figures.figures(member, reading),
             "history": {"step_seconds": series.step_seconds, "times": series.times, "series": series.columns},
             "slots": [row_of(row) for row in reading.slots],
-            "widths": {
-                "step_seconds": member.widths.step_seconds,
-                "times": times,
-                "slots": list(table),
-                "bits": list(table.values()),
-            },
+            "widths": member.widths.show(),
             "map": map_of(member),
             "events": events_of(sidecar, member.id),
         }

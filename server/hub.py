@@ -17,6 +17,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+NUM_TURNS = 16
+TURN_SECONDS = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -48,6 +51,7 @@ class Hub:
         self._figures_version = 0
         self._changed = asyncio.Event()
         self.num_clients = 0
+        self._num_turns = 0
 
     @property
     def next_number(self) -> int:
@@ -104,6 +108,15 @@ class Hub:
             cursor.figures = self._figures_version
             parts.append(self._figures)
         return b"".join(parts)
+
+    def next_turn(self) -> int:
+        """The place of a new client in the line of those that are served."""
+        self._num_turns += 1
+        return self._num_turns
+
+    def delay_of(self, turn: int) -> float:
+        """How long a client holds back: many served at once would be in the way of other requests."""
+        return turn % NUM_TURNS * TURN_SECONDS if self.num_clients > NUM_TURNS else 0.0
 
     async def wait(self, seconds: float) -> None:
         """Return when something new was published, or after `seconds`."""

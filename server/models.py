@@ -100,13 +100,17 @@ class SlotsAnswer(BaseModel):
 
 
 class WidthsAnswer(BaseModel):
-    """Mean bits per slot over the whole run: `bits[i][j]` is slot `slots[i]` at `times[j]`, null where absent."""
+    """Bits by slot over the whole run.
+
+    `runs[i]` says of slot `slots[i]` for how many of `times` it had a width, then that width, and so on in turn; null
+    where it was not there.
+    """
 
     process: str
     step_seconds: float
     times: list[float]
     slots: list[int]
-    bits: list[list[float | None]]
+    runs: list[list[float | None]]
 
 
 class MapAnswer(BaseModel):

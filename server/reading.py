@@ -94,16 +94,7 @@ async def slots(
 )
 async def widths(sidecar: Beside, selection: Selected) -> JSONResponse:
     member = one(sidecar.fleet, selection)
-    times, table = member.widths.table()
-    return JSONResponse(
-        {
-            "process": member.id,
-            "step_seconds": member.widths.step_seconds,
-            "times": [round(time, 3) for time in times],
-            "slots": list(table),
-            "bits": list(table.values()),
-        }
-    )
+    return JSONResponse({"process": member.id, **member.widths.show()})
 
 
 @router.get("/v1/map", tags=["figures"], summary="What occupies the arena", response_model=models.MapAnswer)

@@ -81,6 +81,7 @@ class EventStream(Response):
         self._cursor = cursor
         self._limits = limits
         self._seconds = seconds
+        self._turn = hub.next_turn()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._hub.num_clients += 1
@@ -105,14 +106,16 @@ class EventStream(Response):
         chunk = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
         while not gone.done():
             if chunk:
-                sending = send({"type": "http.response.body", "body": chunk, "more_body": True})
                 try:
-                    await asyncio.wait_for(sending, self._limits.stream_stall_seconds)
+                    async with asyncio.timeout(self._limits.stream_stall_seconds):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 except TimeoutError:
                     return
             chunk = self._hub.take(self._cursor)
             if not chunk:
                 await self._hub.wait(PING_SECONDS)
+                if delay := self._hub.delay_of(self._turn):
+                    await asyncio.sleep(delay)
                 chunk = self._hub.take(self._cursor) or b": ping\n\n"
 
 

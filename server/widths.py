@@ -6,12 +6,19 @@ seen second by second, one of a day in minutes, always from its beginning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
+from typing import Any
 
 NUM_COLUMNS = 480
 SCALE = 16  # a width is kept in sixteenths of a bit, in one byte
 MAX_SLOTS = 4096
+MAX_CELLS = 400_000
+LEAST_COLUMNS = 60
 ABSENT = 255
+ABSENT_BYTE = bytes([ABSENT])
+
+_EQUAL = re.compile(rb"(.)\1*", re.DOTALL)
 
 
 class Widths:
@@ -37,11 +44,17 @@ class Widths:
                 row.extend([ABSENT] * (column - len(row)))
                 row.append(min(ABSENT - 1, max(0, round(width * SCALE))))
 
-    def table(self, slots: Sequence[int] | None = None) -> tuple[list[float], dict[int, list[float | None]]]:
-        """Return the moments and, for each slot, its width at each of them; None where it was not there."""
-        wanted = self._rows if slots is None else [slot for slot in slots if slot in self._rows]
-        num = len(self._times)
-        return list(self._times), {slot: _widths(self._rows[slot], num) for slot in wanted}
+    def show(self, max_cells: int = MAX_CELLS) -> dict[str, Any]:
+        """Return the answer of `/v1/widths`, thinned to `max_cells` moments times slots."""
+        num, stride = len(self._times), 1
+        while num // stride * len(self._rows) > max_cells and num // stride > LEAST_COLUMNS:
+            stride *= 2
+        return {
+            "step_seconds": self.step_seconds * stride,
+            "times": [round(time, 3) for time in self._times[::stride]],
+            "slots": list(self._rows),
+            "runs": [_runs(row.ljust(num, ABSENT_BYTE)[::stride]) for row in self._rows.values()],
+        }
 
     def _row(self, slot: int) -> bytearray | None:
         if slot not in self._rows and len(self._rows) < MAX_SLOTS:
@@ -55,6 +68,10 @@ class Widths:
         self.step_seconds *= 2
 
 
-def _widths(row: bytearray, num: int) -> list[float | None]:
-    padded = row + bytes([ABSENT]) * (num - len(row))
-    return [None if value == ABSENT else value / SCALE for value in padded]
+def _runs(row: bytearray) -> list[float | None]:
+    """Count and width, count and width, ...: most slots keep theirs for long."""
+    found: list[float | None] = []
+    for match in _EQUAL.finditer(row):
+        value = row[match.start()]
+        found += [match.end() - match.start(), None if value == ABSENT else value / SCALE]
+    return found

@@ -24,16 +24,19 @@ export class WidthMap extends Canvas {
     this.slots = [];
     this.bits = []; // bits[row][column]
     this.names = new Map();
+    this.known = null;
     this.cursor = null;
     this.redraw();
   }
 
   /** Take over an answer of /v1/widths. */
   load(answer) {
-    const first = answer.slots.length ? firstColumn(answer.bits) : answer.times.length;
+    const rows = answer.runs.map(expand);
+    const first = answer.slots.length ? firstColumn(rows) : answer.times.length;
     this.times = answer.times.slice(first);
     this.slots = [...answer.slots];
-    this.bits = answer.bits.map((row) => row.slice(first));
+    this.known = null;
+    this.bits = rows.map((row) => row.slice(first));
     this.stepSeconds = answer.step_seconds;
     this.redraw();
   }
@@ -182,6 +185,15 @@ export class WidthMap extends Canvas {
     say(this.status, this.slots.length ? "Point at a layer to read it, or use the arrow keys." : "");
     this.redraw();
   }
+}
+
+/** [3, 4, 2, null] are three moments at 4 bits and two without. */
+function expand(runs) {
+  const row = [];
+  for (let i = 0; i < runs.length; i += 2) {
+    for (let count = runs[i]; count > 0; count -= 1) row.push(runs[i + 1]);
+  }
+  return row;
 }
 
 /** The first moment at which any layer was there. */

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from daf.kernels import Spec
 from daf.quant import Engine
 from daf.quant.encoder import EXACT
 from daf.quant.spotcheck import worst_cosine
@@ -206,3 +207,33 @@ def test_the_worst_of_several_gradients_counts() -> None:
     assert worst_cosine([]) == 0.0
     assert 0 < worst_cosine([(torch.full((2,), torch.nan), a)]) < 0.001
     assert worst_cosine([(a, torch.full((2,), torch.inf))]) == 0.0
+
+
+def test_the_published_width_is_what_evictions_left() -> None:
+    net, x, arena = nn.Linear(64, 64), data(512, 64), HostArena()
+    with Engine(arena, bits=6, min_bytes=4096) as engine:
+        for _ in range(18):
+            loss = net(x).square().mean()
+            for stash in arena.stashes:
+                if not stash.is_released:
+                    stash.drop_to_floor()
+            loss.backward()
+    (slot, *_) = engine.slots()
+    assert slot.spec is not None
+    assert slot.spec.bits == 6
+    assert arena.rows[slot.id]["bits"] == 1
+
+
+def test_a_new_plan_is_measured_anew() -> None:
+    net, x, arena = nn.Linear(64, 64), data(512, 64), HostArena()
+    with Engine(arena, bits="auto", min_bytes=4096) as engine:
+        for _ in range(12):
+            gradients(net, x)
+        (slot, *_) = (slot for slot in engine.slots() if slot.fidelity)
+        assert slot.spec is not None
+        wide, before = slot.fidelity, engine.stats()["fidelity_measured_total"]
+        slot.planned = Spec("meansplit", 1)
+        for _ in range(20):
+            gradients(net, x)
+    assert engine.stats()["fidelity_measured_total"] > before
+    assert 0 < slot.fidelity < wide

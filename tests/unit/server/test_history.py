@@ -76,19 +76,28 @@ def test_widths_cover_the_whole_run_in_a_fixed_number_of_columns() -> None:
     widths = Widths(num_columns=8)
     for second in range(100):
         widths.add(float(second), {1: second / 20, 2: 3.0} if second >= 50 else {1: second / 20})
-    times, table = widths.table()
-    assert len(times) <= 8
-    assert times[0] == 0.0
-    assert widths.step_seconds == 16.0
-    assert len(table[1]) == len(table[2]) == len(times)
-    assert table[2][0] is None, "the second slot was not there at first"
-    assert table[2][-1] == 3.0
+    shown = widths.show()
+    assert shown["times"] == [0.0, 16.0, 32.0, 48.0, 64.0, 80.0, 96.0]
+    assert shown["step_seconds"] == 16.0
+    assert shown["slots"] == [1, 2]
+    assert shown["runs"][1] == [4, None, 3, 3.0], "the second slot was not there at first"
+    assert sum(shown["runs"][0][::2]) == 7
+
+
+def test_widths_of_many_slots_are_thinned() -> None:
+    widths = Widths(num_columns=480)
+    for second in range(400):
+        widths.add(float(second), dict.fromkeys(range(100), second % 2))
+    shown = widths.show(max_cells=10_000)
+    assert len(shown["times"]) == 100
+    assert shown["step_seconds"] == 4.0
+    assert shown["runs"] == [[100, 0.0]] * 100
 
 
 def test_widths_are_kept_to_a_sixteenth_of_a_bit() -> None:
     widths = Widths()
     widths.add(0.0, {1: 2.5, 2: 99.0, 3: -1.0})
-    assert widths.table()[1] == {1: [2.5], 2: [15.875], 3: [0.0]}
+    assert widths.show()["runs"] == [[1, 2.5], [1, 15.875], [1, 0.0]]
 
 
 def test_what_an_earlier_sidecar_kept_of_an_ended_run_is_found(tmp_path: pathlib.Path) -> None:
