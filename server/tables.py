@@ -14,6 +14,7 @@ from daf.sizes import format_bytes
 WIDE = 240
 STATE_STYLES = {"live": "green", "finished": "dim", "crashed": "bold red", "unreadable": "yellow"}
 OUTCOME_STYLES = {"applied": "green", "pending": "yellow", "refused": "bold red", "preview": "cyan"}
+SLOT_EVENTS = frozenset({"spill", "restore"})
 
 
 def show(table: Table, empty: str = "Nothing to show.") -> None:
@@ -103,21 +104,37 @@ def _remark(outcome: Mapping[str, Any]) -> str:
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """Return an event as one line: time, process, kind, and the rest as name=value."""
-    known = {"id", "type", "kind", "time", "process", "arena_id"}
+    """Return an event as one line: time, process, kind, and what there is to say about it."""
     moment = time.strftime("%H:%M:%S", time.localtime(event.get("time", 0)))
     kind = str(event.get("kind") or event.get("what") or event["type"])
-    rest = [
-        f"{name}={_shown(name, value)}"
-        for name, value in event.items()
-        if name not in known and value not in ("", None)
-    ]
-    return f"{moment} {event.get('process', '-'):<18} {kind:<12} {' '.join(rest)}"
+    said = {"change": _change_said, "arena": _arena_said, "lost": _lost_said}.get(str(event["type"]), _state_said)
+    return f"{moment}  {event.get('process', '-'):<14}  {kind:<9}  {said(event)}".rstrip()
 
 
-def _shown(name: str, value: object) -> str:
-    return (
-        format_bytes(value).replace(" ", "")
-        if name.endswith("bytes") and isinstance(value, int | float)
-        else str(value)
-    )
+def _change_said(event: Mapping[str, Any]) -> str:
+    if "before_bytes" not in event:
+        return str(event.get("state", ""))
+    text = f"{format_bytes(event['before_bytes'])} -> {format_bytes(event['budget_bytes'])}: {event.get('state', '')}"
+    return f"{text}, {event['reason']}" if event.get("reason") else text
+
+
+def _arena_said(event: Mapping[str, Any]) -> str:
+    """Whatever of size, slot, number and text the event has."""
+    parts = [format_bytes(event["num_bytes"])] if event.get("num_bytes") else []
+    if event.get("kind") in SLOT_EVENTS:
+        parts.append(f"slot {event['slot_id']}")
+    if event.get("kind") == "evict":
+        parts.append(f"{event['value']:g} planes for {event['text']}")
+    elif event.get("kind") == "fidelity":
+        parts.append(f"gradient error {event['value']:.3f}")
+    elif event.get("text"):
+        parts.append(str(event["text"]))
+    return ", ".join(parts)
+
+
+def _lost_said(event: Mapping[str, Any]) -> str:
+    return f"{event.get('count', 0)} events were overwritten before they were read"
+
+
+def _state_said(event: Mapping[str, Any]) -> str:
+    return f"now {event['state']}" if event.get("state") else ""

@@ -103,6 +103,7 @@ class Page {
   listProcesses(wanted) {
     document.body.dataset.mode = this.processes.length ? "showing" : "empty";
     byId("empty").hidden = this.processes.length > 0;
+    byId("process").closest("label").hidden = !this.processes.length;
     byId("panels").hidden = !this.processes.length;
     const jobs = Map.groupBy ? Map.groupBy(this.processes, (process) => process.job) : groupBy(this.processes);
     const groups = [...jobs.values()].flatMap((ranks) =>
