@@ -1,12 +1,14 @@
 """kill -9 at random: trainings, sidecars, both; then see whether the rest went on and what is left over.
 
 Several real trainings (torch, DAF's engine and arena) run beside one sidecar. Whoever is killed is started again in the
-background, so that there is always something to kill and something that has to go on.
+background, so that there is always something to kill and something that has to go on. Trainings are forked from a
+server that has imported torch, for that takes seconds; all else is their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pathlib
 import random
@@ -15,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from daf.server import Client
@@ -23,8 +26,16 @@ from daf.server.runfile import is_held
 from daf.server.runtime import clean
 from daf.server.settings import Settings
 
-TRAINING = pathlib.Path(__file__).with_name("sidecar_child.py")
 PAUSE_SECONDS = 0.05  # after each step: many trainings and a sidecar share a small machine
+
+
+def train(runtime_dir: str) -> None:
+    """The training: steps until it is killed."""
+    os.environ["DAF_RUNTIME_DIR"] = runtime_dir
+    from benchmarks.sidecar_child import main
+
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (until the end)
+    main(3600.0, "16MiB", PAUSE_SECONDS)
 
 
 class Scene:
@@ -33,14 +44,17 @@ class Scene:
     def __init__(self, num_trainings: int) -> None:
         self.settings = Settings(pathlib.Path(os.environ["DAF_RUNTIME_DIR"]))
         self.num_trainings = num_trainings
-        self.trainings: dict[int, subprocess.Popen[bytes]] = {}
+        self.trainings: dict[int, BaseProcess] = {}
+        self._forks = multiprocessing.get_context("forkserver")
+        self._forks.set_forkserver_preload(["__main__", "torch", "benchmarks.sidecar_child"])
         self.sidecar: subprocess.Popen[bytes] | None = None
 
     def restore(self) -> Client:
-        """Start what is missing. A new training takes seconds to come up; nobody waits for it here."""
+        """Start what is missing. Nobody waits here until a new training has come up."""
         for _ in range(self.num_trainings - len(self.trainings)):
-            command = [sys.executable, str(TRAINING), "3600", "16MiB", str(PAUSE_SECONDS)]
-            child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            child = self._forks.Process(target=train, args=(str(self.settings.runtime_dir),), daemon=True)
+            child.start()
+            assert child.pid is not None
             self.trainings[child.pid] = child
         if self.sidecar is None:
             command = [sys.executable, "-m", "daf.server", "--port", "0", "--quiet", "--unlimited-rate"]
@@ -66,7 +80,7 @@ class Scene:
         if training is not None:
             child = self.trainings.pop(training)
             child.kill()
-            child.wait()
+            child.join()
         if is_sidecar and self.sidecar is not None:
             self.sidecar.kill()
             self.sidecar.wait()

@@ -21,6 +21,7 @@ SCRIPT = pathlib.Path(__file__).with_name("demo_train.py")
 TITLE = "The same script, plain and under DAF"
 COLUMNS = ("", "plain", "DAF", "DAF / plain")
 OnStep = Callable[[int, int], None]
+MIN_STEPS = 8  # before the budget is changed: what the run needs is known by then
 # While memory is plenty the demo holds some eight bits an element, so that there is something to drop midway.
 SETTINGS = {"PYTORCH_ALLOCATOR": "daf", "DAF_RATIO": "4", "DAF_NAME": "demo"}
 
@@ -63,7 +64,7 @@ def demo(steps: int, bits: str, report: pathlib.Path) -> None:
 
         def shrink_midway(step: int, pid: int) -> None:
             nonlocal change
-            if step == steps // 2:
+            if step == steps // 2 >= MIN_STEPS:
                 values = client.get("/v1/stats", process=pid)["processes"][0]["values"]
                 smaller = tight_budget(values)
                 answer = client.put_budget(smaller, pid=pid)
@@ -71,7 +72,8 @@ def demo(steps: int, bits: str, report: pathlib.Path) -> None:
 
         settings = {**SETTINGS, "DAF_BUDGET": str(budget), "DAF_BITS": bits}
         under_daf = train("DAF", steps, settings, progress, on_step=shrink_midway)
-    console.print(change, highlight=False)
+    if change:
+        console.print(change, highlight=False)
     rows = _rows(plain, under_daf)
     console.print(_table(rows))
     write_report(report, process=under_daf.pid, tables=[{"title": TITLE, "columns": COLUMNS, "rows": rows}])
