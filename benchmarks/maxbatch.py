@@ -25,11 +25,13 @@ COLUMNS = {
     "seconds_per_sample": lambda value: f"{value:.4f}",
     "limit": str,
 }
-GROWTH = 1.1
+GROWTH = 1.3
+DOUBT = 0.05  # a search ends when this share of the batch is in doubt
 
 
 class Search:
-    """Finds the largest batch of one method: two small ones say where to look, steps of a tenth say where it ends."""
+    """Finds the largest batch of one method: two small ones say where to look, then halves of the doubt until a tenth
+    is left of it."""
 
     def __init__(self, job: Job, *, num_steps: int, granule: int) -> None:
         self._job = job
@@ -39,14 +41,17 @@ class Search:
         self.seconds: dict[int, float] = {}  # of a step, by batch that fitted
 
     def run(self) -> int:
+        fits, too_large = 0, 0
         batch = self._round(self._first_guess())
-        if self._fits(batch):
-            while self._fits(grown := self._round(max(batch * GROWTH, batch + self._granule))):
-                batch = grown
-            return batch
-        while batch > self._granule and not self._fits(batch := self._round(batch / GROWTH)):
-            pass
-        return batch if batch in self.seconds else 0
+        while not too_large or too_large - fits > max(self._granule, DOUBT * fits):
+            if self._fits(batch):
+                fits = batch
+            else:
+                too_large = batch
+            if fits == 0 and too_large <= self._granule:
+                return 0
+            batch = self._round((fits + too_large) / 2 if too_large else fits * GROWTH)
+        return fits
 
     def _round(self, batch: float) -> int:
         return max(self._granule, math.floor(batch / self._granule) * self._granule)
@@ -57,7 +62,7 @@ class Search:
             peaks_bytes = {batch: self._try(batch, lambda worker: worker.ask("peak")) for batch in (small, large)}
         except WorkerError as error:
             print(f"  {self._job.method} {large}: {error}", file=sys.stderr, flush=True)
-            return large / GROWTH
+            return small
         per_sample = max((peaks_bytes[large] - peaks_bytes[small]) / (large - small), 1)
         left_bytes = self._job.limit_bytes * 0.85 - peaks_bytes[large]
         return large + left_bytes / per_sample

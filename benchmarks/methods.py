@@ -22,7 +22,7 @@ STANDARD = (
     "daf-8", "daf-4", "daf-2", "daf-auto-14x", "daf-auto-20x", "daf-auto-24x",
 )  # fmt: skip
 # Of what a limit leaves after the imports. The rest is for scratch memory that libraries take past torch's allocator.
-LIMIT_SHARE = 0.92
+LIMIT_SHARE = 0.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,18 @@ def open_session(job: Job, baseline_bytes: int) -> Any:
     if setting.ratio:
         return daf.Session(bits=setting.bits, ratio=setting.ratio).start()
     if job.limit_bytes:
-        return daf.Session(bits=setting.bits, budget=int((job.limit_bytes - baseline_bytes) * LIMIT_SHARE)).start()
+        return daf.Session(bits=setting.bits, budget=_budget_under(job.limit_bytes, baseline_bytes)).start()
     return daf.Session(bits=setting.bits).start()
+
+
+def _budget_under(limit_bytes: int, baseline_bytes: int) -> int:
+    """Return what a limit leaves. A control group tells; it does not count the libraries' pages, which are shared."""
+    from daf.session import free_bytes
+
+    left_bytes = free_bytes()
+    if left_bytes > limit_bytes:  # no group: the watcher counts every resident page
+        left_bytes = limit_bytes - baseline_bytes
+    return int(left_bytes * LIMIT_SHARE)
 
 
 def make(name: str, workload: Workload, session: Any = None) -> Method:

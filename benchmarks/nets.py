@@ -23,9 +23,10 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
         out = self.bn2(self.conv2(out))
-        return F.relu(out + self.shortcut(x))
+        out += self.shortcut(x)
+        return F.relu(out, inplace=True)
 
 
 class ResNet18(nn.Module):
@@ -49,8 +50,9 @@ class ResNet18(nn.Module):
         self.head = nn.Linear(in_channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = self.blocks(x)
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        for block in self.blocks:
+            x = block(x)
         return self.head(x.mean(dim=(2, 3)))
 
 

@@ -36,6 +36,7 @@ from daf.quant.packing_choice import make_packer
 from daf.quant.policy import Policy, Wish
 from daf.quant.replay import OUTPUT, Call, Trust, is_candidate
 from daf.quant.scope import Frame, Scope
+from daf.quant.slices import Slices
 from daf.quant.slots import Slot, SlotTable
 from daf.quant.spotcheck import SpotCheck
 from daf.quant.weights import is_from_parameters, is_of_users_leaf, is_weight_copy
@@ -53,6 +54,7 @@ _disable_hooks = torch.autograd.graph.disable_saved_tensors_hooks
 
 DEFAULT_WISH = Wish()
 MIN_BYTES = 16 * 1024  # below this, headers and tail pages eat what coding saves
+SLICES = 128  # of the budget: the most that one slice of a convolution's input takes, where memory is short
 
 _NOTHING = torch.empty(0)
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -85,6 +87,7 @@ class Engine:
         self._is_off = bits == "off"
         self._may_derive = bits != "lossless"
         self._trust = Trust()
+        self._slices = Slices()
         self._hooked_threads = threading.local()
         self._hooks = (self.pack, self.unpack)
         self._was_warned = False
@@ -200,6 +203,9 @@ class Engine:
         self._step_began = now
         try:
             self.policy.begin_step()
+            tight_budget = self.policy.tight_budget()
+            self.ledger.recent.has_room = not tight_budget
+            self._slices.resize(tight_budget // SLICES if self._may_derive else 0)
             self.encoder.is_sampling = self.policy.probe.is_on
             self.monitor.begin_step(self.policy.num_steps)
             self.spot.begin_step(self.policy.probe.is_on)
@@ -236,7 +242,8 @@ class Engine:
         stored = self._derive(tensor, layout, frame)
         if stored is None:
             slot = self.table.at((frame.path, frame.order, tensor.dtype, len(layout.shape)))
-            if slot.follows and slot.can_follow and not self.encoder.is_sampling:
+            may_wait = self.ledger.recent.has_room and not self.encoder.is_sampling
+            if slot.follows and slot.can_follow and may_wait:
                 return Awaited(tensor, self.ledger, slot)
             stored = self.encoder.encode(tensor, layout, slot)
             if slot.spec is not None and slot.spec.codec in EXACT:

@@ -25,6 +25,7 @@ SHOW_EVERY = 8  # steps between two looks for widths that the stats page does no
 SAMPLE_EVERY = 255  # odd, so that of two models that are trained in turn both are met
 EARLY_SAMPLES = frozenset({1, 2, 7, 32, 129})
 BUDGET_SHARE = 0.97  # of the bytes that are free for planes: the rest is for what changes from step to step
+ROOMY_SHARE = 0.8
 BUDGET_CHANGE = 0.02
 MIX_CHANGE = 0.1
 MIX_REST = 7  # steps between two samples that a change of the mix calls for: batches of all lengths are one mix
@@ -94,6 +95,12 @@ class Policy:
         if self.num_steps in EARLY_SAMPLES or self.num_steps % SAMPLE_EVERY == 0 or self._has_mix_changed():
             self._sampled_at = self.num_steps
             self.probe.start()
+
+    def tight_budget(self) -> int:
+        """The budget in bytes if the peak so far comes near it, or nothing is known yet; 0 where there is room."""
+        stats = self._arena.stats()
+        is_roomy = self.num_steps > 1 and stats["peak_live_bytes"] < ROOMY_SHARE * stats["budget_bytes"]
+        return 0 if is_roomy else int(stats["budget_bytes"])
 
     def _has_mix_changed(self) -> bool:
         raw_bytes = self._ledger.step_raw_bytes

@@ -15,12 +15,15 @@ MAX_RECENT = 4  # what one layer's backward asks for
 
 
 class Recent:
-    """Holds a few values in order of decoding; the oldest goes first."""
+    """Holds a few values in order of decoding; the oldest goes first. Where memory is short it holds none."""
 
     def __init__(self) -> None:
+        self.has_room = False  # until a step has shown it
         self._held: deque[weakref.ref[Stored]] = deque()
 
     def hold(self, stored: Stored, value: Tensor) -> None:
+        if not self.has_room:
+            return
         stored.recent = value
         self._held.append(weakref.ref(stored))
         if len(self._held) > MAX_RECENT:

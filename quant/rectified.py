@@ -27,6 +27,7 @@ from daf.quant.slots import Slot
 FOLLOW_ERROR = 0.18  # relative energy: nothing where y > 0, the variance of half a normal where y = 0
 RELU = "ReluBackward0"
 _NORM = "NativeBatchNormBackward0"
+PART_BYTES = 8 << 20
 _SMALLEST_SCALE = 1e-4  # a channel whose weight is nearly zero cannot be walked back through
 
 
@@ -95,15 +96,27 @@ class _Channels:
     def walk_back(self, output: Tensor, shortcut: Tensor | None) -> Tensor:
         """x = low where output = 0, else (output - shortcut) * scale + offset.
 
-        Written with sign() and in place: torch.where takes three times as long as the whole of it.
+        A few images at a time, so that what is in between stays in the cache and takes no memory to speak of.
         """
+        x = torch.empty_like(output)
+        num = max(1, PART_BYTES * len(x) // max(x.nbytes, 1))
         shape = (1, -1) + (1,) * (output.dim() - 2)
-        scale, offset, low = (tensor.view(shape) for tensor in (self.scale, self.offset, self.low))
-        is_above = torch.sign(output)
-        if shortcut is None:
-            return torch.addcmul(low, is_above, offset - low, out=is_above).addcmul_(output, scale)
-        x = torch.sub(output, shortcut)
-        return torch.addcmul(offset - low, x, scale, out=x).mul_(is_above).add_(low)
+        channels = _Channels(*(tensor.view(shape) for tensor in (self.scale, self.offset - self.low, self.low)))
+        for first in range(0, len(x), num):
+            part = slice(first, first + num)
+            _walk_back(output[part], None if shortcut is None else shortcut[part], x[part], channels)
+        return x
+
+
+def _walk_back(y: Tensor, shortcut: Tensor | None, x: Tensor, channels: _Channels) -> None:
+    """With sign() and in place: torch.where takes three times as long as the whole of it. `offset` is from `low`."""
+    scale, height, low = channels.scale, channels.offset, channels.low
+    if shortcut is None:
+        torch.sign(y, out=x)
+        torch.addcmul(low, x, height, out=x).addcmul_(y, scale)
+    else:
+        torch.sub(y, shortcut, out=x)
+        torch.addcmul(height, x, scale, out=x).mul_(torch.sign(y)).add_(low)
 
 
 def _value(norm: Any, name: str) -> Tensor | None:

@@ -71,7 +71,12 @@ class HostArena:
     def event(self, kind: str, **details: Any) -> None: ...
 
     def stats(self) -> dict[str, int]:
-        return {"budget_bytes": self.budget_bytes, "peak_tensor_bytes": 0, "evicted_bytes_total": 0}
+        return {
+            "budget_bytes": self.budget_bytes,
+            "peak_tensor_bytes": 0,
+            "peak_live_bytes": 0,
+            "evicted_bytes_total": 0,
+        }
 
     def num_live(self) -> int:
         return sum(not stash.is_released for stash in self.stashes)
