@@ -1,6 +1,6 @@
 /* What a codec is, between the files of this folder.
  *
- * A codec is one file with its reference and one line in registry.c. Most codecs work group by group: they fill
+ * A codec is one file with its reference and one word in DAFI_CODECS. Most codecs work group by group: they fill
  * `dafi_group_codec_t` and take dafi_grouped_* for the rest; the others bring whole-tensor functions.
  */
 #ifndef DAF_CODEC_H
@@ -45,8 +45,13 @@ typedef struct dafi_codec {
     void (*gather)(const daf_coder_t *coder, const void *src, uint64_t group, float *x, uint32_t *num);
 } dafi_codec_t;
 
-extern const dafi_codec_t dafi_codec_raw, dafi_codec_int, dafi_codec_bool, dafi_codec_minmax, dafi_codec_minmax_sr,
-    dafi_codec_meansplit, dafi_codec_support, dafi_codec_dual, dafi_codec_mask;
+/* The registry. A codec's place in it is part of its tag: new ones come last. */
+#define DAFI_CODECS(each)                                                                                              \
+    each(raw) each(int) each(bool) each(minmax) each(minmax_sr) each(meansplit) each(support) each(dual) each(mask)
+
+#define DAFI_DECLARE(name) extern const dafi_codec_t dafi_codec_##name;
+DAFI_CODECS(DAFI_DECLARE)
+#undef DAFI_DECLARE
 
 extern const dafi_group_codec_t dafi_meansplit_groups;
 

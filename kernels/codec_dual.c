@@ -12,7 +12,7 @@
 
 #define SIDE 8
 #define SPAN_ELEMENTS (DAFI_SPAN_GROUPS * DAF_GROUP)
-#define CHUNK 1024           /* columns that are averaged at a time */
+#define CHUNK 2048           /* columns that are averaged at a time */
 #define HUGE_BITS 0x7a800000 /* of DAFI_HUGE */
 
 /* The blocks of a tensor, and the coder of the rest. */

@@ -9,10 +9,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 from daf.kernels._native import ffi, lib
 
-CODECS = ("raw", "int", "bool", "mask", "minmax", "minmax-sr", "meansplit", "support", "dual")
+
+def _names(name_at: Callable[[int], Any]) -> tuple[str, ...]:
+    """Return the names that a C list gives, up to its NULL."""
+    found = itertools.takewhile(lambda name: name != ffi.NULL, map(name_at, itertools.count()))
+    return tuple(bytes(ffi.string(name)).decode() for name in found)
+
+
+CODECS = _names(lib.daf_codec_at)
 SHAPES = {"run": lib.DAF_RUN, "column": lib.DAF_COLUMN}
 DTYPES = {
     "float32": lib.DAF_FLOAT32, "bfloat16": lib.DAF_BFLOAT16, "float16": lib.DAF_FLOAT16,
@@ -156,8 +165,7 @@ def isa() -> str:
 
 def available_isas() -> list[str]:
     """Return the instruction sets that this processor has, best first."""
-    names = (lib.daf_isa_at(index) for index in itertools.count())
-    return [bytes(ffi.string(name)).decode() for name in itertools.takewhile(lambda name: name != ffi.NULL, names)]
+    return list(_names(lib.daf_isa_at))
 
 
 def set_isa(name: str) -> None:

@@ -145,17 +145,23 @@ static void move_heads(const task_t *task, strip_t *strip, bool to_planes) {
     }
 }
 
-/* Bits of one row of a strip. Any row may begin anywhere in a byte; eight whole bytes of one page are the common case.
- */
-static bool is_one_word(const daf_planes_t *planes, uint64_t index, uint32_t num) {
-    return num == 64 && index % 8 == 0 && (index / 8 & (planes->page_bytes - 1)) + 8 <= planes->page_bytes;
+/* Bits of one row of a strip. Any row may begin anywhere in a byte; whole bytes of one page are the common case. */
+static bool is_whole(const daf_planes_t *planes, uint64_t index, uint32_t num) {
+    return num % 8 == 0 && index % 8 == 0 && (index / 8 & (planes->page_bytes - 1)) + num / 8 <= planes->page_bytes;
+}
+
+static void copy_bits(void *to, const void *from, uint32_t num) {
+    if (num == 64)
+        memcpy(to, from, 8); /* a size that the compiler knows: one move */
+    else
+        memcpy(to, from, num / 8);
 }
 
 static void put_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num, const uint16_t *row) {
     uint64_t mask;
     memcpy(&mask, row, sizeof mask);
-    if (is_one_word(planes, index, num)) {
-        memcpy(dafi_at(planes, s, index / 8), &mask, 8);
+    if (is_whole(planes, index, num)) {
+        copy_bits(dafi_at(planes, s, index / 8), row, num);
         return;
     }
     for (uint32_t c = 0; c < num;) {
@@ -168,8 +174,8 @@ static void put_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint
 
 static void get_row(const daf_planes_t *planes, uint32_t s, uint64_t index, uint32_t num, uint16_t *row) {
     uint64_t mask = 0;
-    if (is_one_word(planes, index, num)) {
-        memcpy(row, dafi_at(planes, s, index / 8), 8);
+    if (is_whole(planes, index, num)) {
+        copy_bits(row, dafi_at(planes, s, index / 8), num);
         return;
     }
     for (uint32_t c = 0; c < num;) {

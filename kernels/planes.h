@@ -70,6 +70,9 @@ typedef struct daf_coder {
     uint64_t num_groups;
 } daf_coder_t;
 
+/* Names of the codecs; NULL after the last. */
+const char *daf_codec_at(uint32_t index);
+
 /* Fills all of `coder` from its numel, cols, rows, bits, shape and dtype and the codec's name. */
 daf_status daf_coder_init(daf_coder_t *coder, const char *codec);
 

@@ -2,10 +2,9 @@
 #include "codec.h"
 #include "numbers.h"
 
-static const dafi_codec_t *const codecs[] = {
-    &dafi_codec_raw,       &dafi_codec_int,     &dafi_codec_bool, &dafi_codec_minmax, &dafi_codec_minmax_sr,
-    &dafi_codec_meansplit, &dafi_codec_support, &dafi_codec_dual, &dafi_codec_mask,
-};
+#define ENTRY(name) &dafi_codec_##name,
+static const dafi_codec_t *const codecs[] = {DAFI_CODECS(ENTRY)};
+#undef ENTRY
 #define NUM_CODECS (sizeof codecs / sizeof *codecs)
 #define MAX_NUMEL ((uint64_t)1 << 48)
 
@@ -17,6 +16,10 @@ uint32_t dafi_codec_index(const dafi_codec_t *codec) {
     uint32_t index = 0;
     while (codecs[index] != codec) index++;
     return index;
+}
+
+const char *daf_codec_at(uint32_t index) {
+    return index < NUM_CODECS ? codecs[index]->name : NULL;
 }
 
 daf_status daf_coder_init(daf_coder_t *coder, const char *name) {
