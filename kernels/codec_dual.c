@@ -75,7 +75,7 @@ static void average(const daf_coder_t *coder, const blocks_t *b, const uint8_t *
     uint64_t left = first * b->width, right = left + num * b->width < b->cols ? left + num * b->width : b->cols;
     for (uint64_t r = band / b->bands * b->rows + top; r < band / b->bands * b->rows + bottom; r++) {
         const uint8_t *row = src + (r * b->cols + left) * dafi_itemsize(coder->dtype);
-        dafi_isa_now()->widen(coder->dtype, row, right - left, x);
+        dafi_isa_now()->widen(coder->dtype, row, NULL, right - left, x);
         keep_regular(x, right - left, count);
         for (uint64_t c = 0; c < right - left; c++) total[c] += x[c];
     }
@@ -140,30 +140,27 @@ static void spread(const uint16_t *halves, uint64_t num, uint64_t width, float *
     }
 }
 
-/* Adds the stored averages to elements first .. first + num, or takes them off. */
-static void shift(const task_t *task, uint64_t first, uint64_t num, bool is_up, float *x) {
-    const blocks_t *b = task->blocks;
+/* The piece that begins at element `index`, and the stored average of each of its elements in averages[skip + j]. */
+static piece_t load_piece(const task_t *task, uint64_t index, uint64_t left, float *averages) {
     uint16_t halves[CHUNK];
-    float averages[CHUNK + SIDE];
-    piece_t piece;
-    for (uint64_t i = 0; i < num; i += piece.num) {
-        piece = piece_at(b, first + i, num - i);
-        dafi_copy(task->planes, 0, average_offset(task, piece.band, piece.block), halves, 2 * piece.num_blocks, false);
-        spread(halves, piece.num_blocks, b->width, averages);
-        for (uint64_t j = 0; j < piece.num; j++)
-            x[i + j] = is_up ? averages[piece.skip + j] + x[i + j] : x[i + j] - averages[piece.skip + j];
-    }
+    piece_t piece = piece_at(task->blocks, index, left);
+    dafi_copy(task->planes, 0, average_offset(task, piece.band, piece.block), halves, 2 * piece.num_blocks, false);
+    spread(halves, piece.num_blocks, task->blocks->width, averages);
+    return piece;
 }
 
 static void encode_spans(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
-    float rest[SPAN_ELEMENTS] __attribute__((aligned(64)));
+    uint32_t dtype = task->coder->dtype;
+    float rest[SPAN_ELEMENTS] __attribute__((aligned(64))), averages[CHUNK + SIDE];
+    piece_t piece;
     for (uint64_t k = (uint64_t)first; k < (uint64_t)last; k++) {
-        uint64_t start = k * SPAN_ELEMENTS;
         dafi_span_t span = dafi_span_of(&task->blocks->rest, k, task->coder->bits, task->seed);
-        dafi_isa_now()->widen(task->coder->dtype, task->src + start * dafi_itemsize(task->coder->dtype), span.numel,
-                              rest);
-        shift(task, start, span.numel, false, rest);
+        for (uint64_t i = 0; i < span.numel; i += piece.num) {
+            const uint8_t *src = task->src + (k * SPAN_ELEMENTS + i) * dafi_itemsize(dtype);
+            piece = load_piece(task, k * SPAN_ELEMENTS + i, span.numel - i, averages);
+            dafi_isa_now()->widen(dtype, src, averages + piece.skip, piece.num, rest + i);
+        }
         span.src = (const uint8_t *)rest;
         dafi_span_encode(&task->blocks->rest, task->planes, &span);
     }
@@ -171,16 +168,20 @@ static void encode_spans(void *context, int64_t first, int64_t last) {
 
 static void decode_spans(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
+    uint32_t dtype = task->coder->dtype;
     bool is_streaming = dafi_is_streaming(task->coder, task->dst);
-    float rest[SPAN_ELEMENTS] __attribute__((aligned(64)));
+    float rest[SPAN_ELEMENTS] __attribute__((aligned(64))), averages[CHUNK + SIDE];
+    piece_t piece;
     for (uint64_t k = (uint64_t)first; k < (uint64_t)last; k++) {
-        uint64_t start = k * SPAN_ELEMENTS;
         dafi_span_t span = dafi_span_of(&task->blocks->rest, k, task->planes->num_streams - 1, 0);
         span.dst = (uint8_t *)rest;
         dafi_span_decode(&task->blocks->rest, task->planes, &span);
-        shift(task, start, span.numel, true, rest);
-        dafi_isa_now()->narrow(task->coder->dtype, rest, span.numel,
-                               task->dst + start * dafi_itemsize(task->coder->dtype), is_streaming);
+        for (uint64_t i = 0; i < span.numel; i += piece.num) {
+            uint8_t *dst = task->dst + (k * SPAN_ELEMENTS + i) * dafi_itemsize(dtype);
+            bool is_aligned = (uintptr_t)dst % DAFI_STREAMING_ALIGN == 0;
+            piece = load_piece(task, k * SPAN_ELEMENTS + i, span.numel - i, averages);
+            dafi_isa_now()->narrow(dtype, rest + i, averages + piece.skip, piece.num, dst, is_streaming && is_aligned);
+        }
     }
     if (is_streaming) dafi_stream_fence();
 }

@@ -71,21 +71,26 @@ FN size_t itemsize(uint32_t dtype) {
     return dtype == DAF_FLOAT32 ? 4 : 2;
 }
 
-static void widen(uint32_t dtype, const void *src, uint64_t num, float *x) {
+/* x = the elements, less the numbers at `less` where there are some. */
+static void widen(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x) {
     uint64_t j = 0;
-    for (; j + 16 <= num; j += 16) v_store(x + j, load16(dtype, (const uint8_t *)src + j * itemsize(dtype)));
-    for (; j < num; j++) x[j] = dafi_load(dtype, src, j);
+    for (; j + 16 <= num; j += 16) {
+        vf values = load16(dtype, (const uint8_t *)src + j * itemsize(dtype));
+        v_store(x + j, less ? v_sub(values, v_load(less + j)) : values);
+    }
+    for (; j < num; j++) x[j] = less ? dafi_load(dtype, src, j) - less[j] : dafi_load(dtype, src, j);
 }
 
-/* What NaN and infinities are in 16 bits is the reference's matter. */
-static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst, bool is_streaming) {
-    for (uint64_t j = 0; j < num; j += 16) {
-        uint64_t end = j + 16 < num ? j + 16 : num;
-        vf values = v_set1(NAN);
-        if (end == j + 16) values = v_load(x + j);
-        if (!m_bits(v_unordered(values, v_sub(values, values))))
+/* The elements = plus + x. What NaN and infinities are in 16 bits is the reference's matter. */
+static void narrow(uint32_t dtype, const float *x, const float *plus, uint64_t num, void *dst, bool is_streaming) {
+    uint64_t j = 0, end;
+    for (; j + 16 <= num; j = end) {
+        vf values = v_add(v_load(plus + j), v_load(x + j));
+        end = j + 16;
+        if (dtype == DAF_FLOAT32 || !m_bits(v_unordered(values, v_sub(values, values))))
             store16(dtype, (uint8_t *)dst + j * itemsize(dtype), values, is_streaming);
         else
-            for (uint64_t i = j; i < end; i++) dafi_store(dtype, dst, i, x[i]);
+            for (; j < end; j++) dafi_store(dtype, dst, j, plus[j] + x[j]);
     }
+    for (; j < num; j++) dafi_store(dtype, dst, j, plus[j] + x[j]);
 }

@@ -9,12 +9,12 @@ static bool always(void) {
     return true;
 }
 
-static void widen(uint32_t dtype, const void *src, uint64_t num, float *x) {
-    for (uint64_t j = 0; j < num; j++) x[j] = dafi_load(dtype, src, j);
+static void widen(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x) {
+    for (uint64_t j = 0; j < num; j++) x[j] = less ? dafi_load(dtype, src, j) - less[j] : dafi_load(dtype, src, j);
 }
-static void narrow(uint32_t dtype, const float *x, uint64_t num, void *dst, bool is_streaming) {
+static void narrow(uint32_t dtype, const float *x, const float *plus, uint64_t num, void *dst, bool is_streaming) {
     (void)is_streaming;
-    for (uint64_t j = 0; j < num; j++) dafi_store(dtype, dst, j, x[j]);
+    for (uint64_t j = 0; j < num; j++) dafi_store(dtype, dst, j, plus[j] + x[j]);
 }
 
 static const dafi_isa_t scalar = {

@@ -70,8 +70,9 @@ typedef struct dafi_isa {
     dafi_tile_fn decode_tile[DAFI_NUM_KERNELS];
     void (*count_strip)(const dafi_tile_t *first, uint16_t (*counts)[64]); /* of each node of a tree, per column */
     const dafi_exact_t *exact;
-    void (*widen)(uint32_t dtype, const void *src, uint64_t num, float *x); /* elements to float32, and back */
-    void (*narrow)(uint32_t dtype, const float *x, uint64_t num, void *dst, bool is_streaming);
+    /* x = elements - less (NULL: nothing), and elements = plus + x. */
+    void (*widen)(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x);
+    void (*narrow)(uint32_t dtype, const float *x, const float *plus, uint64_t num, void *dst, bool is_streaming);
 } dafi_isa_t;
 
 const dafi_isa_t *dafi_isa_now(void);
