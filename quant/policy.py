@@ -137,7 +137,8 @@ class Policy:
         if self._wish is not None:
             self._plan(slots, self._wish)
         for slot in self._table:
-            self.publish(slot)
+            if slot.num_saves:  # else its tensors were passed through so far
+                self.publish(slot)
 
     def _plan(self, slots: list[Slot], wish: Wish) -> None:
         menus = {slot.id: menu_of(slot) for slot in slots if slot.curves}

@@ -12,9 +12,25 @@ const COLUMNS = [
   { key: "raw_bytes", label: "Plain", show: (row) => bytes(row.raw_bytes) },
   { key: "stored_bytes", label: "Stored", show: (row) => bytes(row.stored_bytes) },
   { key: "ratio", label: "Times less", show: (row) => times(row.ratio) },
-  { key: "importance", label: "Importance", show: (row) => plain(row.importance) },
-  { key: "fidelity", label: "Fidelity", show: (row) => (row.fidelity > 0 ? percent(row.fidelity) : "–") },
+  {
+    key: "importance",
+    label: "Importance",
+    tip: "How much gradient error a loss of precision here would cause",
+    show: (row) => plain(row.importance),
+  },
+  {
+    key: "fidelity",
+    label: "Fidelity",
+    tip: "Cosine between gradients from coded and from exact contents, in the worst op that reads this layer. A dash: not measured since its bits were planned anew",
+    show: (row) => fidelity(row.fidelity),
+  },
 ];
+
+/** Near 1 the first decimal is what differs. */
+function fidelity(cosine) {
+  if (!(cosine > 0)) return "–";
+  return cosine >= 0.9 && cosine < 0.9995 ? `${(100 * cosine).toFixed(1)}%` : percent(cosine);
+}
 
 export class SlotTable {
   constructor(box, search, status) {
@@ -48,7 +64,7 @@ export class SlotTable {
   }
 
   header(column) {
-    const button = el("button", { type: "button", class: "sort" }, column.label);
+    const button = el("button", { type: "button", class: "sort", title: column.tip ?? null }, column.label);
     button.addEventListener("click", () => this.sortBy(column));
     return el("th", { scope: "col", class: column.isText ? "text" : null }, button);
   }

@@ -61,6 +61,14 @@ def test_the_numbers_move_and_agree_with_the_api(serving: Serving, run: Training
     expect(page.locator("h1")).to_have_text("Training", timeout=15_000)
 
 
+def test_the_fidelity_of_every_layer_is_measured_and_shown(serving: Serving, run: Training, new_tab: NewTab) -> None:
+    page = watch(new_tab(), serving.address, run)
+    wait_for(lambda: all(0 < slot["fidelity"] <= 1 for slot in serving.get("slots", process=run.id)["slots"]), 60)
+    cells = page.locator("#slots tbody tr:not(.space) td:last-child")
+    expect(cells.first).to_have_text(re.compile(r"^\d+(\.\d)?%$"), timeout=15_000)
+    wait_for(lambda: all(text.endswith("%") for text in cells.all_inner_texts()))
+
+
 def test_the_slider_changes_the_budget_and_the_chart_shows_it(serving: Serving, run: Training, new_tab: NewTab) -> None:
     page = watch(new_tab(), serving.new_link(), run)
     assert "code" not in page.url
