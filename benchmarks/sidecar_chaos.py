@@ -97,8 +97,10 @@ def chaos(num_kills: int = 100, seed: int = 0, num_trainings: int = 3) -> dict[s
     rng, scene, seen = random.Random(seed), Scene(num_trainings), Counter[str]()
     try:
         client = scene.restore()
-        for _ in range(num_kills):
+        for number in range(1, num_kills + 1):
             client = kill_once(scene, client, rng, seen)
+            if number % 10 == 0:
+                print(f"{number} kills: {seen['went on']} went on, {seen['told']} told", file=sys.stderr, flush=True)
     finally:
         scene.end()
     clean(scene.settings.runtime_dir, all_ended=True)
