@@ -191,7 +191,7 @@ export class MemoryChart extends TimeChart {
   /** What lies outside DAF starts hidden where it would make all the rest a thin line; the legend brings it back. */
   hideWhatDwarfs(history) {
     const highest = (field) => history.values(field).reduce((a, b) => Math.max(a, b), 0);
-    if (highest("outside_bytes") > 2 * Math.max(highest("resident_bytes"), highest("budget_bytes")))
+    if (highest("outside_bytes") > Math.max(highest("resident_bytes"), highest("budget_bytes")))
       this.hidden.add("outside_bytes");
   }
 

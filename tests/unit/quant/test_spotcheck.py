@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from daf.kernels import Spec
 from daf.quant import Engine
 from daf.quant.encoder import EXACT
-from daf.quant.spotcheck import worst_cosine
+from daf.quant.spotcheck import SAMPLED, some_of, worst_cosine
 from tests.unit.quant.host_arena import HostArena
 from tests.unit.quant.test_engine_derive import NETS, data, gradients
 
@@ -202,7 +202,7 @@ def test_nothing_is_held_once_the_graph_is_gone() -> None:
 
 def test_the_worst_of_several_gradients_counts() -> None:
     a, b = torch.tensor([3.0, 4.0]), torch.tensor([-4.0, 3.0])
-    assert worst_cosine([(a, a), (None, None)]) == pytest.approx(1.0)
+    assert worst_cosine([(a, a)]) == pytest.approx(1.0)
     assert worst_cosine([(a, a), (a + b, a)]) == pytest.approx(0.5**0.5)
     assert worst_cosine([]) == 0.0
     assert 0 < worst_cosine([(torch.full((2,), torch.nan), a)]) < 0.001
@@ -237,3 +237,12 @@ def test_a_new_plan_is_measured_anew() -> None:
             gradients(net, x)
     assert engine.stats()["fidelity_measured_total"] > before
     assert 0 < slot.fidelity < wide
+
+
+def test_large_gradients_are_compared_by_samples_of_all_rows_and_columns() -> None:
+    grad = torch.arange(1024 * 512, dtype=torch.float32).view(1024, 512)
+    whole, sampled = some_of((grad[:4], None, grad))
+    assert torch.equal(whole, grad[:4])
+    assert SAMPLED // 2 < len(sampled) <= SAMPLED
+    assert len(set((sampled % 512).tolist())) == 512
+    assert some_of(grad.to_sparse()) == []
