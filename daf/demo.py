@@ -113,8 +113,14 @@ def train(
 
 
 def tight_budget(values: Mapping[str, float]) -> int:
-    """Return room for all tensors and half of the planes, so that saved activations have to lose bits."""
-    return int(max(1.02 * values["peak_held_bytes"], values["peak_tensor_bytes"] + values["peak_plane_bytes"] / 2))
+    """Return so little that saved activations have to lose bits: room for all tensors and half of the planes.
+
+    Where tensors and planes have their peaks at different times that might be plenty: a quarter of the planes goes
+    from the peak of both together.
+    """
+    planes = values["peak_plane_bytes"]
+    wanted = min(values["peak_tensor_bytes"] + planes / 2, values["peak_live_bytes"] - planes / 4)
+    return int(max(1.06 * values["peak_held_bytes"], wanted))
 
 
 def _add_daf_figures(outcome: Outcome, pid: int) -> None:
