@@ -233,6 +233,7 @@ void daf_arena_step(daf_arena_t *arena, double seconds) {
     arena->last_step_held_bytes = arena->step_held_bytes;
     arena->step_held_bytes = dafi_held_bytes(arena);
     if (arena->counts.steps - arena->decay.last_step >= DAFI_LOOK_STEPS) dafi_decay(arena);
+    dafi_moves_renew(arena);
     dafi_event(arena, DAFI_EVENT_STEP, 0, arena->last_step_held_bytes, seconds, NULL);
     dafi_publish(arena);
     dafi_unlock(arena);

@@ -45,10 +45,13 @@ static void tell_evictions(daf_arena_t *arena, dafi_reason_t reason, uint64_t co
     dafi_event(arena, DAFI_EVENT_EVICT, 0, arena->counts.evicted_bytes - bytes_before, (double)count, names[reason]);
 }
 
-bool dafi_admit_tensor(daf_arena_t *arena, uint64_t num_bytes, uint32_t keep) {
-    if (fits(arena, num_bytes)) return true;
+bool dafi_could_admit(const daf_arena_t *arena, uint64_t num_bytes, uint32_t keep) {
     uint64_t free_bytes = free_tensor_bytes(arena) - dafi_extent_trimmable(arena, keep) + dirty_page_bytes(arena);
-    if (over_by(arena, num_bytes) > free_bytes + yieldable_bytes(arena)) return false;
+    return over_by(arena, num_bytes) <= free_bytes + yieldable_bytes(arena);
+}
+
+bool dafi_make_room(daf_arena_t *arena, uint64_t num_bytes, uint32_t keep) {
+    if (fits(arena, num_bytes)) return true;
     uint64_t count = arena->counts.evictions[DAFI_FOR_TENSOR], bytes = arena->counts.evicted_bytes;
     dafi_pages_trim(arena, over_by(arena, num_bytes));
     if (!fits(arena, num_bytes)) dafi_tensors_trim(arena, over_by(arena, num_bytes), keep);
@@ -64,18 +67,36 @@ static uint64_t missing_page_bytes(const daf_arena_t *arena, uint64_t num_pages)
     return dafi_round_up(missing, zone->unit_pages) << zone->page_shift;
 }
 
+/* Evict until `num_pages` would fit, counting `lendable_bytes` that the tensor zone has free. */
+static void evict_for_pages(daf_arena_t *arena, uint64_t num_pages, uint64_t lendable_bytes) {
+    uint64_t count = arena->counts.evictions[DAFI_FOR_STASH], bytes = arena->counts.evicted_bytes;
+    while (num_pages > arena->pages.num_dirty && over_by(arena, missing_page_bytes(arena, num_pages)) > lendable_bytes)
+        if (!yield_one(arena, DAFI_FOR_STASH)) break;
+    tell_evictions(arena, DAFI_FOR_STASH, count, bytes);
+}
+
+/* Commit `num_pages` more; what they cost beyond the budget comes from the tensor zone's free memory. */
+static bool commit_pages(daf_arena_t *arena, uint64_t num_pages) {
+    dafi_hole_t hole;
+    hole.num_runs = 0;
+    uint64_t before = arena->resident_bytes;
+    if (!dafi_pages_commit(arena, num_pages, &hole)) return false;
+    dafi_fill(arena, &hole, arena->resident_bytes - before, false);
+    if (over_by(arena, 0)) dafi_tensors_trim(arena, over_by(arena, 0), 0);
+    return fits(arena, 0);
+}
+
 bool dafi_admit_pages(daf_arena_t *arena, uint64_t num_pages) {
     const dafi_pages_t *zone = &arena->pages;
     if (num_pages <= zone->num_dirty) return true;
     uint64_t over = over_by(arena, missing_page_bytes(arena, num_pages));
     if (over > free_tensor_bytes(arena) + yieldable_bytes(arena)) return false;
-    uint64_t count = arena->counts.evictions[DAFI_FOR_STASH], bytes = arena->counts.evicted_bytes;
-    if (over) dafi_tensors_trim(arena, over, 0);
-    while (!fits(arena, missing_page_bytes(arena, num_pages)) && num_pages > zone->num_dirty)
-        if (!yield_one(arena, DAFI_FOR_STASH)) break;
-    tell_evictions(arena, DAFI_FOR_STASH, count, bytes);
+    if (over && !arena->backend.move) dafi_tensors_trim(arena, over, 0);
+    uint64_t lendable = arena->backend.move ? free_tensor_bytes(arena) : 0;
+    evict_for_pages(arena, num_pages, lendable);
     if (num_pages <= zone->num_dirty) return true;
-    return fits(arena, missing_page_bytes(arena, num_pages)) && dafi_pages_commit(arena, num_pages - zone->num_dirty);
+    if (over_by(arena, missing_page_bytes(arena, num_pages)) > lendable) return false;
+    return commit_pages(arena, num_pages - zone->num_dirty);
 }
 
 uint64_t dafi_shrink_to(daf_arena_t *arena, uint64_t target_bytes, dafi_reason_t reason) {

@@ -6,6 +6,7 @@
  *   clean     free and not committed: costs budget, and a page fault or a driver call, before use
  *   slab      a live extent cut into small blocks of one size
  *   block     512 pages of the plane zone
+ *   hole      addresses just committed and not touched yet: memory from elsewhere may be moved there
  *   droppable bytes that eviction could free now: streams above the floor of stashes that are not pinned
  */
 #ifndef DAF_CORE_H
@@ -26,9 +27,11 @@
 #define DAFI_BLOCK_PAGES 512u
 #define DAFI_BLOCK_WORDS 8u
 #define DAFI_INLINE_PAGES 8u
-#define DAFI_LOOK_STEPS 4u                /* between looks at unused memory */
-#define DAFI_LARGE_STEPS 64u              /* an eighth or more of all memory waits no longer than this */
-#define DAFI_MAX_PATIENCE 4096u           /* steps */
+#define DAFI_LOOK_STEPS 4u         /* between looks at unused memory */
+#define DAFI_LARGE_STEPS 64u       /* an eighth or more of all memory waits no longer than this */
+#define DAFI_MAX_PATIENCE 4096u    /* steps */
+#define DAFI_MIN_MOVE_BYTES 65536u /* less is not worth a system call and a mapping of its own */
+#define DAFI_MAX_RUNS 64u
 #define DAFI_LARGE_EVENT_BYTES (1u << 20) /* smaller requests leave no event: the ring would show nothing else */
 
 static inline uint64_t dafi_round_up(uint64_t value, uint64_t step) {
@@ -159,7 +162,7 @@ typedef struct dafi_counters {
     uint64_t allocs, frees, reserves, releases;
     uint64_t evictions[DAFI_NUM_REASONS], evicted_bytes;
     uint64_t spills, restores, spilled_bytes;
-    uint64_t oom, grows, grown_bytes, trims, trimmed_bytes, steps;
+    uint64_t oom, grows, grown_bytes, trims, trimmed_bytes, moves, moved_bytes, steps;
     uint64_t lost_slots; /* rows beyond the table */
     double step_seconds, step_seconds_total;
 } dafi_counters_t;
@@ -207,6 +210,7 @@ struct daf_arena {
     uint64_t step_held_bytes,
         last_step_held_bytes; /* highest bytes that could not be dropped: this step, the one before */
     dafi_decay_t decay;
+    uint64_t num_moves;     /* since the zones were last mapped afresh */
     uint64_t growth_bytes;  /* commit ahead by this much; adaptive */
     uint64_t pending_bytes; /* a budget still to be reached; 0: none */
     daf_reclaim_fn reclaim;
@@ -239,12 +243,32 @@ void *dafi_map(uint64_t num_bytes); /* zeroed, touched lazily; NULL: refused */
 void dafi_unmap(void *base, uint64_t num_bytes);
 uint64_t dafi_machine_bytes(void);
 
+/* moves.c */
+typedef struct dafi_run {
+    uint8_t *at;
+    uint64_t num_bytes;
+} dafi_run_t;
+typedef struct dafi_hole {
+    dafi_run_t runs[DAFI_MAX_RUNS];
+    uint32_t num_runs;
+} dafi_hole_t;
+void dafi_hole_add(dafi_hole_t *hole, uint8_t *at, uint64_t num_bytes);
+/* Move free memory into the hole, as far as that goes, and give the rest to the system. The hole may be NULL. */
+daf_status_t dafi_give_back(daf_arena_t *arena, uint8_t *from, uint64_t num_bytes, dafi_hole_t *hole);
+/* `num_bytes` were just committed: take as much from what is cached, from the tensor zone and maybe from the pages. */
+void dafi_fill(daf_arena_t *arena, dafi_hole_t *hole, uint64_t num_bytes, bool with_pages);
+void dafi_renew(daf_arena_t *arena, uint8_t *base,
+                uint64_t num_bytes);       /* free addresses: drop their memory and seams */
+void dafi_moves_renew(daf_arena_t *arena); /* at a step's end: few mappings again, if there are many */
+
 /* extents.c */
 daf_status_t dafi_tensors_open(daf_arena_t *arena, uint64_t span_bytes);
 void dafi_tensors_close(daf_arena_t *arena);
 uint32_t dafi_extent_alloc(daf_arena_t *arena, uint64_t num_bytes, uint32_t state, daf_status_t *status);
 void dafi_extent_free(daf_arena_t *arena, uint32_t id);
 uint64_t dafi_tensors_trim(daf_arena_t *arena, uint64_t max_bytes, uint32_t keep);
+uint64_t dafi_tensors_lend(daf_arena_t *arena, uint64_t max_bytes, dafi_hole_t *hole);
+void dafi_tensors_renew(daf_arena_t *arena);
 uint64_t dafi_extent_trimmable(const daf_arena_t *arena, uint32_t id);
 static inline dafi_extent_t *dafi_extent(const dafi_tensors_t *zone, uint32_t id) {
     return (dafi_extent_t *)dafi_table_at(&zone->extents, id);
@@ -260,10 +284,11 @@ uint32_t dafi_small_block_bytes(const dafi_tensors_t *zone, const dafi_extent_t 
 /* pages.c */
 daf_status_t dafi_pages_open(daf_arena_t *arena, uint64_t span_bytes, uint32_t page_bytes);
 void dafi_pages_close(daf_arena_t *arena);
-bool dafi_pages_commit(daf_arena_t *arena, uint64_t num_pages);                /* make that many more dirty */
-void dafi_pages_take(daf_arena_t *arena, uint8_t **pages, uint32_t num_pages); /* so many must be dirty */
+bool dafi_pages_commit(daf_arena_t *arena, uint64_t num_pages, dafi_hole_t *hole); /* make that many more dirty */
+void dafi_pages_take(daf_arena_t *arena, uint8_t **pages, uint32_t num_pages);     /* so many must be dirty */
 void dafi_pages_give(daf_arena_t *arena, uint8_t *const *pages, uint32_t num_pages);
 uint64_t dafi_pages_trim(daf_arena_t *arena, uint64_t max_bytes);
+uint64_t dafi_pages_lend(daf_arena_t *arena, uint64_t max_bytes, dafi_hole_t *hole);
 
 /* stash.c */
 uint32_t dafi_stash_num_pages(const daf_stash_t *stash, uint32_t stream);
@@ -278,8 +303,9 @@ static inline daf_stash_t *dafi_stash(const daf_arena_t *arena, uint32_t id) {
 bool dafi_evict_one(daf_arena_t *arena, dafi_reason_t reason); /* false: nothing may be dropped */
 
 /* budget.c */
-/* Make room so that `num_bytes` more may be committed in the tensor zone; the dirty extent `keep` is not given back. */
-bool dafi_admit_tensor(daf_arena_t *arena, uint64_t num_bytes, uint32_t keep);
+/* Could room be made for `num_bytes` more in the tensor zone, without giving back the dirty extent `keep`? */
+bool dafi_could_admit(const daf_arena_t *arena, uint64_t num_bytes, uint32_t keep);
+bool dafi_make_room(daf_arena_t *arena, uint64_t num_bytes, uint32_t keep);
 /* Have `num_pages` dirty pages in the plane zone. */
 bool dafi_admit_pages(daf_arena_t *arena, uint64_t num_pages);
 uint64_t dafi_shrink_to(daf_arena_t *arena, uint64_t target_bytes, dafi_reason_t reason); /* returns bytes still over */

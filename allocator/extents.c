@@ -5,8 +5,9 @@
  *
  * Free extents stand in two trees by (bytes, offset): dirty ones are memory already paid for, clean ones addresses
  * only. A request takes the best dirty fit, the last extent only if no other holds it; failing that, a large dirty
- * extent grown into a clean neighbour, so that least is committed; failing that, the best clean fit. Which extent a
- * block belongs to is kept per granule outside the memory itself, which may be a GPU's.
+ * extent grown into a clean neighbour, so that least is committed; failing that, the best clean fit. What is committed
+ * so is paid for with the memory of other dirty extents, where the backend can move it. Which extent a block belongs to
+ * is kept per granule outside the memory itself, which may be a GPU's.
  */
 #include "core.h"
 
@@ -166,24 +167,38 @@ static growth_t plan_growth(const daf_arena_t *arena, uint64_t num_bytes) {
     return (growth_t){0, clean, true, num_bytes};
 }
 
-/* Commit until a dirty extent of `num_bytes` exists; returns it. */
-static uint32_t grow(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status) {
+/* Commit until a dirty extent of `num_bytes` exists; returns it, and in `grown` what was committed for it. Where memory
+ * can be moved, room for it is made afterwards. */
+static uint32_t grow(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status, dafi_run_t *grown) {
     dafi_tensors_t *zone = &arena->tensors;
     uint64_t unit = arena->backend.unit_bytes;
     growth_t plan = plan_growth(arena, num_bytes);
     *status = DAF_OUT_OF_MEMORY;
     if (plan.clean == 0) return 0;
     uint64_t need = dafi_round_up(plan.missing_bytes, unit);
-    if (!dafi_admit_tensor(arena, need, plan.dirty)) return 0;
-    plan =
-        plan_growth(arena, num_bytes); /* making room may have moved borders; never for the worse: `dirty` was kept */
-    need = dafi_round_up(plan.missing_bytes, unit);
+    if (!dafi_could_admit(arena, need, plan.dirty)) return 0;
+    if (!arena->backend.move) {
+        if (!dafi_make_room(arena, need, plan.dirty)) return 0;
+        plan = plan_growth(arena, num_bytes); /* borders may have moved; never for the worse: `dirty` was kept */
+        need = dafi_round_up(plan.missing_bytes, unit);
+    }
     const dafi_extent_t *clean = dafi_extent(zone, plan.clean);
     uint64_t take = dafi_growth(arena, need, clean->num_bytes);
     uint64_t offset = plan.after ? clean->offset : clean->offset + clean->num_bytes - take;
     *status = DAF_SYSTEM;
     if (!commit_range(arena, plan.clean, offset, take)) return 0;
+    *grown = (dafi_run_t){zone->base + offset, take};
     return dafi_tree_lower_bound(&zone->dirty, num_bytes, 0);
+}
+
+/* Memory for what was just committed: what is cached elsewhere, then planes. */
+static bool pay_for(daf_arena_t *arena, dafi_run_t grown) {
+    if (grown.num_bytes == 0 || !arena->backend.move) return true;
+    dafi_hole_t hole;
+    hole.num_runs = 0;
+    dafi_hole_add(&hole, grown.at, grown.num_bytes);
+    dafi_fill(arena, &hole, grown.num_bytes, true);
+    return dafi_make_room(arena, 0, 0);
 }
 
 /* The dirty extent before the free end of the zone can still grow in place, so it is kept for what fits nowhere else:
@@ -207,11 +222,13 @@ uint32_t dafi_extent_alloc(daf_arena_t *arena, uint64_t num_bytes, uint32_t stat
         dafi_small_trim(arena);
         id = best_fit(zone, num_bytes);
     }
-    if (id == 0) id = grow(arena, num_bytes, status);
+    dafi_run_t grown = {0};
+    if (id == 0) id = grow(arena, num_bytes, status, &grown);
     if (id == 0) return 0;
     tree_remove(arena, id);
     dafi_extent(zone, id)->state = state;
-    if (!split(arena, id, num_bytes)) {
+    *status = DAF_SYSTEM;
+    if (!split(arena, id, num_bytes) || !pay_for(arena, grown)) {
         dafi_extent_free(arena, id);
         return 0;
     }
@@ -224,13 +241,13 @@ void dafi_extent_free(daf_arena_t *arena, uint32_t id) {
     settle(arena, id);
 }
 
-/* Decommit up to `max_bytes` (at least one unit) inside dirty extent `id`. */
-static uint64_t trim_extent(daf_arena_t *arena, uint32_t id, uint64_t max_bytes) {
+/* Take up to `max_bytes` (at least one unit) of memory from dirty extent `id`, into `hole` or for the system. */
+static uint64_t trim_extent(daf_arena_t *arena, uint32_t id, uint64_t max_bytes, dafi_hole_t *hole) {
     dafi_tensors_t *zone = &arena->tensors;
     uint64_t start, inner = inner_bytes(arena, dafi_extent(zone, id), &start);
     uint64_t bytes = dafi_round_up(dafi_min(inner, max_bytes), arena->backend.unit_bytes); /* inner is whole units */
     start += inner - bytes; /* from the end: the clean rest is more likely to merge with the top of the zone */
-    if (bytes == 0 || arena->backend.decommit(arena->backend.self, zone->base + start, bytes) != DAF_OK) return 0;
+    if (bytes == 0 || dafi_give_back(arena, zone->base + start, bytes, hole) != DAF_OK) return 0;
     dafi_extent_t *extent = dafi_extent(zone, id);
     uint64_t before = start - extent->offset, after = extent->num_bytes - before - bytes, offset = extent->offset;
     tree_remove(arena, id);
@@ -240,8 +257,6 @@ static uint64_t trim_extent(daf_arena_t *arena, uint32_t id, uint64_t max_bytes)
     if (after) settle(arena, make_extent(zone, start + bytes, after, DAFI_DIRTY));
     settle(arena, id);
     arena->resident_bytes -= bytes;
-    arena->counts.trims++;
-    arena->counts.trimmed_bytes += bytes;
     return bytes;
 }
 
@@ -253,11 +268,36 @@ uint64_t dafi_tensors_trim(daf_arena_t *arena, uint64_t max_bytes, uint32_t keep
     while (id && given < max_bytes && zone->trimmable_bytes) {
         uint32_t next = dafi_tree_prev(&zone->dirty, id);
         uint64_t next_key = next ? node(zone, next)->key : 0, next_tie = next ? node(zone, next)->tie : 0;
-        if (dafi_extent(zone, id)->offset != kept) given += trim_extent(arena, id, max_bytes - given);
+        if (dafi_extent(zone, id)->offset != kept) given += trim_extent(arena, id, max_bytes - given, NULL);
         /* Trimming may have renumbered the rest: go on below where we were. */
         id = next ? dafi_tree_lower_bound(&zone->dirty, next_key, next_tie) : 0;
     }
+    if (given) arena->counts.trims++;
+    arena->counts.trimmed_bytes += given;
     return given;
+}
+
+/* The largest first: fewest pieces. */
+uint64_t dafi_tensors_lend(daf_arena_t *arena, uint64_t max_bytes, dafi_hole_t *hole) {
+    dafi_tensors_t *zone = &arena->tensors;
+    uint64_t lent = 0, bytes = 1;
+    while (bytes && max_bytes - lent >= DAFI_MIN_MOVE_BYTES) {
+        uint32_t id = dafi_tree_last(&zone->dirty);
+        if (id == 0 || dafi_extent(zone, id)->num_bytes < DAFI_MIN_MOVE_BYTES) break;
+        bytes = trim_extent(arena, id, max_bytes - lent, hole);
+        lent += bytes;
+    }
+    return lent;
+}
+
+void dafi_tensors_renew(daf_arena_t *arena) {
+    dafi_tensors_t *zone = &arena->tensors;
+    const dafi_extent_t *extent;
+    for (uint64_t at = 0; at < zone->top_bytes; at = extent->offset + extent->num_bytes) {
+        extent = dafi_extent(zone, owner_at(zone, at));
+        uint64_t bytes = dafi_min(extent->num_bytes, zone->top_bytes - at);
+        if (extent->state == DAFI_DIRTY || extent->state == DAFI_CLEAN) dafi_renew(arena, zone->base + at, bytes);
+    }
 }
 
 daf_status_t dafi_tensors_open(daf_arena_t *arena, uint64_t span_bytes) {

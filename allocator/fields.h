@@ -46,6 +46,8 @@ COUNT(grows_total, "count", "Times the tensor zone committed memory", arena->cou
 COUNT(grown_bytes_total, "bytes", "Bytes committed so far", arena->counts.grown_bytes)
 COUNT(trims_total, "count", "Times memory was given back to the system", arena->counts.trims)
 COUNT(trimmed_bytes_total, "bytes", "Bytes given back to the system", arena->counts.trimmed_bytes)
+COUNT(moves_total, "count", "Pieces of cached memory moved to where memory was needed", arena->counts.moves)
+COUNT(moved_bytes_total, "bytes", "Cached bytes that went where memory was needed", arena->counts.moved_bytes)
 COUNT(steps_total, "count", "Training steps ended", arena->counts.steps)
 REAL(step_seconds, "seconds", "Length of the last step", arena->counts.step_seconds)
 REAL_COUNT(step_seconds_total, "seconds", "Length of all steps", arena->counts.step_seconds_total)

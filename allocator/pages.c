@@ -40,7 +40,7 @@ static uint64_t lowest_bits(uint64_t word, uint64_t count) {
 }
 
 /* Commit clean pages of one word of a block, whole units; returns how many. */
-static uint64_t commit_word(daf_arena_t *arena, uint32_t block, uint32_t word, uint64_t wanted) {
+static uint64_t commit_word(daf_arena_t *arena, uint32_t block, uint32_t word, uint64_t wanted, dafi_hole_t *hole) {
     dafi_pages_t *zone = &arena->pages;
     uint64_t *committed = &zone->blocks[block].committed[word];
     uint64_t fresh = lowest_bits(~*committed, dafi_round_up(wanted, zone->unit_pages));
@@ -50,7 +50,9 @@ static uint64_t commit_word(daf_arena_t *arena, uint32_t block, uint32_t word, u
     /* On the host, where a unit is at most a page or a few, committing what is committed already does no harm. */
     if (arena->backend.commit(arena->backend.self, address(zone, block, word * 64 + first), bytes) != DAF_OK) return 0;
     *committed |= fresh;
-    return (uint64_t)__builtin_popcountll(fresh);
+    uint64_t num_fresh = (uint64_t)__builtin_popcountll(fresh);
+    if (num_fresh == last - first + 1) dafi_hole_add(hole, address(zone, block, word * 64 + first), bytes);
+    return num_fresh;
 }
 
 static uint64_t commit_block(daf_arena_t *arena, uint32_t block) {
@@ -61,7 +63,7 @@ static uint64_t commit_block(daf_arena_t *arena, uint32_t block) {
     return DAFI_BLOCK_PAGES;
 }
 
-bool dafi_pages_commit(daf_arena_t *arena, uint64_t num_pages) {
+bool dafi_pages_commit(daf_arena_t *arena, uint64_t num_pages, dafi_hole_t *hole) {
     dafi_pages_t *zone = &arena->pages;
     while (num_pages) {
         uint32_t block = dafi_bitmap_first(&zone->clean);
@@ -71,7 +73,7 @@ bool dafi_pages_commit(daf_arena_t *arena, uint64_t num_pages) {
             added = commit_block(arena, block);
         else
             for (uint32_t i = 0; i < DAFI_BLOCK_WORDS && added < num_pages; i++)
-                added += commit_word(arena, block, i, num_pages - added);
+                added += commit_word(arena, block, i, num_pages - added, hole);
         if (added == 0) return false;
         zone->num_dirty += added;
         zone->top_block = (uint32_t)dafi_max(zone->top_block, block + 1);
@@ -136,7 +138,7 @@ static uint32_t last_run(const dafi_pages_t *zone, const dafi_block_t *it, uint3
     return 0;
 }
 
-static uint64_t trim_block(daf_arena_t *arena, uint32_t block, uint64_t max_pages) {
+static uint64_t trim_block(daf_arena_t *arena, uint32_t block, uint64_t max_pages, dafi_hole_t *hole) {
     dafi_pages_t *zone = &arena->pages;
     dafi_block_t *it = &zone->blocks[block];
     uint64_t given = 0;
@@ -146,7 +148,7 @@ static uint64_t trim_block(daf_arena_t *arena, uint32_t block, uint64_t max_page
         at += excess;
         run -= excess;
         uint64_t bytes = (uint64_t)run << zone->page_shift;
-        if (arena->backend.decommit(arena->backend.self, address(zone, block, at), bytes) != DAF_OK) break;
+        if (dafi_give_back(arena, address(zone, block, at), bytes, hole) != DAF_OK) break;
         for (uint32_t i = at; i < at + run; i++) it->committed[i / 64] &= ~(UINT64_C(1) << i % 64);
         given += run;
     }
@@ -154,23 +156,28 @@ static uint64_t trim_block(daf_arena_t *arena, uint32_t block, uint64_t max_page
     return given;
 }
 
-uint64_t dafi_pages_trim(daf_arena_t *arena, uint64_t max_bytes) {
+/* From the top of the zone. */
+uint64_t dafi_pages_lend(daf_arena_t *arena, uint64_t max_bytes, dafi_hole_t *hole) {
     dafi_pages_t *zone = &arena->pages;
     uint64_t given = 0,
              wanted = dafi_round_up(dafi_min(max_bytes, zone->span_bytes), zone->page_bytes) >> zone->page_shift;
     uint32_t block = dafi_bitmap_last(&zone->dirty);
     while (given < wanted && block < zone->num_blocks) {
-        given += trim_block(arena, block, wanted - given);
+        given += trim_block(arena, block, wanted - given, hole);
         /* A block may keep dirty pages that are no whole unit: look below it next. */
         while (block > 0 && !dafi_bitmap_get(&zone->dirty, block - 1) && block > 0) block--;
         if (block-- == 0) break;
     }
     zone->num_dirty -= given;
-    uint64_t bytes = given << zone->page_shift;
-    arena->resident_bytes -= bytes;
+    arena->resident_bytes -= given << zone->page_shift;
+    return given << zone->page_shift;
+}
+
+uint64_t dafi_pages_trim(daf_arena_t *arena, uint64_t max_bytes) {
+    uint64_t given = dafi_pages_lend(arena, max_bytes, NULL);
     if (given) arena->counts.trims++;
-    arena->counts.trimmed_bytes += bytes;
-    return bytes;
+    arena->counts.trimmed_bytes += given;
+    return given;
 }
 
 daf_status_t dafi_pages_open(daf_arena_t *arena, uint64_t span_bytes, uint32_t page_bytes) {

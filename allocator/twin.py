@@ -18,6 +18,7 @@ GRANULE_BYTES = 4096
 SMALL_MAX_BYTES = 8192
 SLAB_BYTES = 65536
 NUM_GROWTH_CANDIDATES = 8
+MIN_MOVE_BYTES = 65536
 MIN_BUDGET_BYTES = 65536
 LOOK_STEPS, LARGE_STEPS, MAX_PATIENCE_STEPS = 4, 64, 4096
 CLASS_BYTES = [64 * i for i in range(1, 17)] + [1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192]
@@ -127,6 +128,7 @@ class Twin:
         self.step_held_bytes = 0
         self.last_step_held_bytes = 0
         self.tensor_bytes = self.small_bytes = self.num_used_pages = self.droppable_pages = 0
+        self.taking_bytes = 0  # of the extent that is being handed out
         self.num_steps = self.grown_bytes = 0
         self.last_look = self.unused_steps = 0
         self.patience_steps = LOOK_STEPS
@@ -142,7 +144,7 @@ class Twin:
 
     @property
     def resident_bytes(self) -> int:
-        return self.tensor_bytes + self.plane_bytes + self.cached_bytes
+        return self.tensor_bytes + self.taking_bytes + self.plane_bytes + self.cached_bytes
 
     @property
     def cached_bytes(self) -> int:
@@ -214,12 +216,18 @@ class Twin:
         if offset is None and self.idle_bytes and self._over(num_bytes):
             self._small_trim()
             offset = self._best_dirty_fit(num_bytes)
+        grown = 0
         if offset is None:
-            self._grow(num_bytes)
-            offset = self._best_dirty_fit(num_bytes)
+            grown = self._grow(num_bytes)
+            offset = self.dirty.best_fit(num_bytes)
         assert offset is not None
         rest = self.dirty.remove(offset) - num_bytes
         self.dirty.add(offset + num_bytes, rest)
+        if grown:
+            self.taking_bytes = num_bytes
+            self._fill(grown, with_pages=True)
+            self._make_room()
+            self.taking_bytes = 0
         return offset
 
     def _best_dirty_fit(self, num_bytes: int) -> int | None:
@@ -246,10 +254,10 @@ class Twin:
             raise OutOfMemory
         return None, clean, num_bytes, True
 
-    def _grow(self, num_bytes: int) -> None:
-        dirty, _, missing, _ = self._plan_growth(num_bytes)
-        self._admit_tensor(missing, dirty)
-        _, clean, missing, follows = self._plan_growth(num_bytes)
+    def _grow(self, num_bytes: int) -> int:
+        """Commit until a dirty extent of `num_bytes` exists; returns how much that took."""
+        dirty, clean, missing, follows = self._plan_growth(num_bytes)
+        self._check_admission(missing, dirty)
         clean_bytes = self.clean.remove(clean)
         self.grown_bytes += missing
         if follows:
@@ -258,6 +266,25 @@ class Twin:
         else:
             self.clean.add(clean, clean_bytes - missing)
             self.dirty.add(clean + clean_bytes - missing, missing)
+        return missing
+
+    def _fill(self, num_bytes: int, with_pages: bool) -> None:
+        """Pay for what was just committed with what is cached: the largest extents, then maybe pages."""
+        left = num_bytes
+        while left >= MIN_MOVE_BYTES and self.dirty.by_size and self.dirty.by_size[-1][0] >= MIN_MOVE_BYTES:
+            size, offset = self.dirty.by_size[-1]
+            left -= self._cut(offset, min(size, left))
+        pages_bytes = min(left, self.num_dirty_pages * self.page_bytes)
+        if with_pages and pages_bytes >= MIN_MOVE_BYTES:
+            left -= self._pages_trim(pages_bytes)
+        self.grown_bytes -= num_bytes - left
+
+    def _cut(self, offset: int, num_bytes: int) -> int:
+        """The last `num_bytes` of a dirty extent become clean."""
+        rest = self.dirty.remove(offset) - num_bytes
+        self.dirty.add(offset, rest)
+        self.clean.add(offset + rest, num_bytes)
+        return num_bytes
 
     def _tensors_trim(self, max_bytes: int, keep: int | None = None) -> int:
         if keep is None and self.dirty.num_bytes < max_bytes:
@@ -268,11 +295,7 @@ class Twin:
                 break
             if offset == keep:
                 continue
-            part = min(size, round_up(max_bytes - given, GRANULE_BYTES))
-            self.dirty.remove(offset)
-            self.dirty.add(offset, size - part)
-            self.clean.add(offset + size - part, part)
-            given += part
+            given += self._cut(offset, min(size, round_up(max_bytes - given, GRANULE_BYTES)))
         return given
 
     # ---- small blocks ----
@@ -406,33 +429,36 @@ class Twin:
     def _over(self, num_bytes: int) -> int:
         return max(0, self.resident_bytes + num_bytes - self.budget_bytes)
 
-    def _admit_tensor(self, num_bytes: int, keep: int | None) -> None:
+    def _check_admission(self, num_bytes: int, keep: int | None) -> None:
         kept = self.dirty.by_start[keep] if keep is not None else 0
         free_bytes = self.dirty.num_bytes + self.idle_bytes - kept + self.num_dirty_pages * self.page_bytes
         if self._over(num_bytes) > free_bytes + self.droppable_bytes:
             raise OutOfMemory
-        self._pages_trim(self._over(num_bytes))
-        if over := self._over(num_bytes):
-            self._tensors_trim(over, keep)
-        while self._over(num_bytes) and self._evict_one():
-            self._pages_trim(self._over(num_bytes))
-        if self._over(num_bytes):
-            raise OutOfMemory
+
+    def _make_room(self) -> None:
+        self._pages_trim(self._over(0))
+        if over := self._over(0):
+            self._tensors_trim(over)
+        while self._over(0) and self._evict_one():
+            self._pages_trim(self._over(0))
 
     def _missing(self, num_pages: int) -> int:
         return max(0, num_pages - self.num_dirty_pages) * self.page_bytes
 
     def _admit_pages(self, num_pages: int) -> None:
-        over = self._over(self._missing(num_pages)) if self._missing(num_pages) else 0
-        if over > self.dirty.num_bytes + self.idle_bytes + self.droppable_bytes:
+        if not self._missing(num_pages):
+            return
+        lendable = self.dirty.num_bytes + self.idle_bytes
+        if self._over(self._missing(num_pages)) > lendable + self.droppable_bytes:
             raise OutOfMemory
-        if over:
-            self._tensors_trim(over)
-        while self._missing(num_pages) and self._over(self._missing(num_pages)):
+        while self._missing(num_pages) and self._over(self._missing(num_pages)) > lendable:
             if not self._evict_one():
                 raise OutOfMemory
-        self.grown_bytes += self._missing(num_pages)
-        self.num_dirty_pages = max(self.num_dirty_pages, num_pages)
+        if missing := self._missing(num_pages):
+            self.grown_bytes += missing
+            self.num_dirty_pages = num_pages
+            self._fill(missing, with_pages=False)
+            self._tensors_trim(self._over(0))
 
     def _shrink(self) -> None:
         while over := self._over(0):

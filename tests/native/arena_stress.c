@@ -55,6 +55,14 @@ static daf_status_t strict_decommit(void *self, uint8_t *base, uint64_t num_byte
     return mprotect(base, num_bytes, PROT_NONE) ? DAF_SYSTEM : DAF_OK;
 }
 
+static daf_status_t strict_move(void *self, uint8_t *from, uint8_t *to, uint64_t num_bytes) {
+    uint64_t unit = *(const uint64_t *)self;
+    if ((uintptr_t)from % unit || (uintptr_t)to % unit || num_bytes % unit) fail("move of a part of a unit");
+    int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    if (mremap(from, num_bytes, num_bytes, flags, to) != to) return DAF_SYSTEM;
+    return mprotect(from, num_bytes, PROT_NONE) ? DAF_SYSTEM : DAF_OK;
+}
+
 typedef struct worker {
     daf_arena_t *arena;
     uint64_t random;
@@ -211,6 +219,7 @@ static void run(uint64_t unit_bytes, const char *spill_dir, int num_rounds, uint
         .unreserve = strict_unreserve,
         .commit = strict_commit,
         .decommit = strict_decommit,
+        .move = unit_bytes == 4096 ? strict_move : NULL,
     };
     daf_arena_config_t config = {
         .budget_bytes = BUDGET_BYTES, .reserve_bytes = UINT64_C(1) << 32, .backend = &backend, .spill_dir = spill_dir};

@@ -100,8 +100,8 @@ def test_evictions_of_one_request_are_one_event(arena: Arena) -> None:
 
 def test_the_map_shows_what_the_zones_hold(arena: Arena) -> None:
     block = arena.alloc(64 * PAGE)
-    arena.free(arena.alloc(64 * PAGE))
     stash = arena.reserve(arena.stash_spec([64 * PAGE], [0]))
+    arena.free(arena.alloc(64 * PAGE))
     cells = page_of(arena).map()
     in_use = sum(cell.live * cell.num_bytes for cell in cells if cell.zone == "tensor")
     cached = sum(cell.cached * cell.num_bytes for cell in cells if cell.zone == "tensor")
