@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from daf.allocator.arena import Arena, Outcome, Stash, StashSpec
     from daf.allocator.cpu_door import FrontDoorWarning, cpu_arena, install_cpu, uninstall_cpu
-    from daf.allocator.cuda_door import cuda_arena, install_cuda, library_path
+    from daf.allocator.cuda_door import cuda_arena, install_cuda, library_path, maybe_install_cuda
     from daf.allocator.torch_stats import (
         max_memory_allocated,
         memory_allocated,
@@ -33,6 +33,7 @@ __all__ = [
     "install_cuda",
     "library_path",
     "max_memory_allocated",
+    "maybe_install_cuda",
     "memory_allocated",
     "memory_stats",
     "memory_summary",
@@ -46,7 +47,7 @@ __all__ = [
 _MODULES = {
     "arena": ("Arena", "Outcome", "Stash", "StashSpec"),
     "cpu_door": ("FrontDoorWarning", "cpu_arena", "install_cpu", "uninstall_cpu"),
-    "cuda_door": ("cuda_arena", "install_cuda", "library_path"),
+    "cuda_door": ("cuda_arena", "install_cuda", "library_path", "maybe_install_cuda"),
     "torch_stats": (
         "max_memory_allocated",
         "memory_allocated",

@@ -66,6 +66,27 @@ def install_cuda(arena: Arena | None = None, device: int = 0) -> bool:
     return True
 
 
+def maybe_install_cuda(budget_bytes: int = 0, device: int = 0) -> bool:
+    """Install the door where there is CUDA and it is not installed yet; say nothing where there is none.
+
+    With a budget, `device` gets an arena of that size. False, with a warning, where torch has used CUDA already.
+    """
+    import torch
+
+    if why_no_cuda() or _why_not_torch(torch):
+        return False
+    if _is_installed():
+        return True
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        _tell("torch has used CUDA already, so its memory stays with torch's own allocator; open DAF earlier")
+        return False
+    return install_cuda(cuda_arena(budget_bytes, device) if budget_bytes else None, device)
+
+
+def _is_installed() -> bool:
+    return len(_kept) > 0
+
+
 def _why_not_torch(torch: Any) -> str:
     return "" if hasattr(torch._C, "_cuda_customAllocator") else "this torch was built without CUDA"
 

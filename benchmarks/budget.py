@@ -1,11 +1,13 @@
 """Is the budget kept? A training at half of what it needs, sampled every millisecond, then at an impossible budget.
 
     python -m benchmarks.budget [--json FILE] [--scale 1.0]
+    python -m benchmarks.budget --falling [--models resnet18,minilm]
 
 A stack of layer norm, linear and GELU: two fifths of what plain training holds are parameters and their gradients that
 nothing can shrink; the rest are saved activations. At scale 1 plain training needs 1.0 GiB of tensors and stashes.
 Rows: plain (compression off, no limit), half (8 bits, half of plain's need: planes have to go), impossible (little
-more than the parameters: torch's OutOfMemoryError, then a small batch in the same process).
+more than the parameters: torch's OutOfMemoryError, then a small batch in the same process), and the recorded traces,
+each replayed under 1.02 times the most that it holds. `--falling` is told in benchmarks/falling.py.
 """
 
 from __future__ import annotations
@@ -13,14 +15,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import threading
+import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import daf
+from benchmarks import falling
+from benchmarks.replay import TRACES
+from benchmarks.sampling import Sampler
+from daf.allocator import Arena
+from daf.allocator.replay import Replay
+from daf.allocator.tracing import read_trace
 from daf.sizes import format_bytes
 
 WIDTH = 256
@@ -29,7 +38,7 @@ NUM_TOKENS = 14336
 NUM_WEIGHTS = 64
 WEIGHT_NUMEL = 800_000
 SMALL_BATCH = 1 / 64
-SAMPLE_SECONDS = 0.001
+UNLIMITED_BYTES = 1 << 36
 
 
 class Stack(nn.Module):
@@ -60,29 +69,6 @@ class Row:
     num_evictions: int
     loss: float
     error: str
-
-
-class Sampler:
-    """Looks at the arena from a thread of its own, as an observer that the run does not know of."""
-
-    def __init__(self, session: daf.Session) -> None:
-        self.peak_bytes = self.num_samples = 0
-        self._session = session
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(SAMPLE_SECONDS):
-            self.peak_bytes = max(self.peak_bytes, int(self._session.stats()["resident_bytes"]))
-            self.num_samples += 1
-
-    def __enter__(self) -> Sampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
 
 
 def impossible_bytes(scale: float) -> int:
@@ -132,29 +118,71 @@ def run(name: str, budget_bytes: int, bits: Any, scale: float, num_steps: int = 
     )
 
 
+def replay(path: pathlib.Path) -> Row:
+    """Replay a recorded trace within two percent of what it cannot do without."""
+    trace = Replay(read_trace(path))
+    with Arena(UNLIMITED_BYTES, publish=False) as arena:
+        trace.run(arena)
+        budget_bytes = int(arena.stats()["peak_held_bytes"]) * 102 // 100
+    with Arena(budget_bytes, publish=False) as arena, Sampler(arena) as sampler:
+        trace.run(arena)
+        stats = arena.stats()
+    return Row(
+        path.stem,
+        budget_bytes,
+        max(sampler.peak_bytes, int(stats["peak_resident_bytes"])),
+        int(stats["peak_held_bytes"]),
+        sampler.num_samples,
+        int(stats["evictions_total"]),
+        0.0,
+        "",
+    )
+
+
+def show_falling(models: str, path: str | None) -> None:
+    rows = []
+    for model in models.split(","):
+        of_model = falling.fall(model)
+        falling.show(of_model)
+        rows += of_model
+    if path:
+        write_json(path, rows)
+
+
+def write_json(path: str, rows: Sequence[Any]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--falling", action="store_true")
+    parser.add_argument("--models", default=",".join(falling.MODELS))
     options = parser.parse_args()
+    if options.falling:
+        show_falling(options.models, options.json)
+        return
     start = time.perf_counter()
-    plain = run("plain", 1 << 36, "off", options.scale)
+    plain = run("plain", UNLIMITED_BYTES, "off", options.scale)
     need = plain.peak_held_bytes
     rows = [
         plain,
         run("half", need // 2, 8, options.scale),
         run("impossible", impossible_bytes(options.scale), 8, options.scale),
     ]
+    error = rows[-1].error
+    rows += [replay(path) for path in sorted(TRACES.glob("*.csv"))]
     print(f"{'run':<12}{'budget':>11}{'sampled peak':>14}{'samples':>9}{'evictions':>11}{'loss':>10}")
     for row in rows:
         print(
             f"{row.run:<12}{format_bytes(row.budget_bytes):>11}{format_bytes(row.sampled_peak_bytes):>14}"
             f"{row.num_samples:>9}{row.num_evictions:>11}{row.loss:>10.4f}"
         )
-    print(f"impossible: {rows[-1].error}\n({time.perf_counter() - start:.0f} s)")
+    print(f"impossible: {error}\n({time.perf_counter() - start:.0f} s)")
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
+        write_json(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,12 @@ def reset_peak() -> int:
     return memory_bytes("VmRSS")
 
 
+def used_on_device() -> int:
+    """Return what is taken of the CUDA device: allocators keep what they once took, so this is as good as a peak."""
+    free_bytes, all_bytes = torch.cuda.mem_get_info()
+    return int(all_bytes - free_bytes)
+
+
 def count_saved_bytes(model: nn.Module, tokens: Tensor, targets: Tensor) -> int:
     """Return the bytes that autograd keeps between forward and backward, each storage once, parameters not counted."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -98,17 +104,18 @@ def count_saved_bytes(model: nn.Module, tokens: Tensor, targets: Tensor) -> int:
 
 
 def train(arguments: argparse.Namespace, report: IO[str]) -> None:
-    baseline_bytes = reset_peak()
+    baseline_bytes = reset_peak() if arguments.device == "cpu" else used_on_device()
     torch.manual_seed(0)
     text = standard_library_text(1_000_000)
     held_out, text = text[:100_000], text[100_000:]
-    model = SmallGPT(arguments.width, 6, arguments.layers, arguments.context)
+    device = torch.device(arguments.device)
+    model = SmallGPT(arguments.width, 6, arguments.layers, arguments.context).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def batch(source: Tensor) -> tuple[Tensor, Tensor]:
         starts = torch.randint(len(source) - arguments.context - 1, (arguments.batch, 1))
         window = source[starts + torch.arange(arguments.context + 1)]
-        return window[:, :-1], window[:, 1:]
+        return window[:, :-1].to(device), window[:, 1:].to(device)
 
     step_seconds = []
     for step in range(arguments.steps):
@@ -120,7 +127,7 @@ def train(arguments: argparse.Namespace, report: IO[str]) -> None:
         optimizer.step()
         step_seconds.append(time.perf_counter() - started)
         print(json.dumps({"step": step + 1, "loss": loss.item()}), file=report, flush=True)
-    peak_bytes = memory_bytes("VmHWM") - baseline_bytes
+    peak_bytes = (memory_bytes("VmHWM") if device.type == "cpu" else used_on_device()) - baseline_bytes
     torch.manual_seed(1)
     with torch.no_grad():
         losses = [F.cross_entropy(model(x).flatten(0, 1), y.flatten()) for x, y in (batch(held_out) for _ in range(4))]
@@ -140,6 +147,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--device", default=os.environ.get("DAF_DEVICE", "cpu"), help="cpu or cuda")
     parser.add_argument("--report", type=int, default=1, help="file descriptor to write JSON lines to")
     parser.add_argument("--count-saved", action="store_true", help="count what autograd saves, in one more step")
     arguments = parser.parse_args()

@@ -83,7 +83,7 @@ class Session:
         return self.arena.set_budget(wanted.resolve(free_bytes()))
 
     def _start(self) -> None:
-        from daf.allocator import Arena, install_cpu, start_trace
+        from daf.allocator import Arena, install_cpu, maybe_install_cuda, start_trace
         from daf.quant import Engine, Wish
 
         config = self.config
@@ -95,6 +95,7 @@ class Session:
             start_trace(config.trace)
         if config.cpu_allocator:
             install_cpu(self.arena)
+        maybe_install_cuda(config.budget.num_bytes)
         self.engine = Engine(
             self.arena, bits=config.bits, floor=config.floor, wish=Wish(ratio=config.ratio), packing=config.packing
         )

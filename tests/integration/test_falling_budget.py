@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks import falling
 from daf.allocator import Arena, statspage
 from daf.quant import Engine
+from tests.tools import require_tool
 
 
 class Net(nn.Module):
@@ -70,3 +72,19 @@ def test_a_budget_below_the_floor_passes_tensors_through_and_says_so() -> None:
             loss = train_step(net, optimizer)
         assert math.isfinite(loss)
         assert engine.stats()["passed_no_room_total"] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("resnet18", {"batch_size": 8, "scale": 0.25}),
+        ("gpt-small", {"batch_size": 4, "seq_len": 64, "scale": 0.5}),
+    ],
+)
+def test_a_whole_model_under_a_session_goes_on_to_its_floor(model: str, settings: dict[str, object]) -> None:
+    require_tool("c++", "g++", "clang++")
+    rows = falling.fall(model, settings, num_steps=1)
+    assert all(math.isfinite(row.loss) for row in rows)
+    assert all(row.sampled_peak_bytes <= row.budget_bytes for row in rows)
+    assert rows[-1].outcome == "refused"  # a tenth of what plain needs is less than its parameters
+    assert rows[-1].budget_bytes < rows[0].budget_bytes

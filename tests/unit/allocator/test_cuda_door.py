@@ -293,3 +293,40 @@ def test_the_drivers_types_are_those_of_its_own_header(tmp_path: pathlib.Path) -
     )
     include = [f"-I{header.parent}", f"-I{allocator}"]
     subprocess.run([compiler, "-std=c11", *include, "-fsyntax-only", str(source)], check=True)
+
+
+def test_a_session_says_nothing_where_there_is_no_cuda() -> None:
+    if not cuda_door.why_no_cuda():
+        pytest.skip("needs a machine without CUDA")
+    assert cuda_door.maybe_install_cuda() is False
+
+
+@pytest.fixture
+def cuda_in_name_only(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(cuda_door, "why_no_cuda", lambda: "")
+    monkeypatch.setattr(cuda_door, "_why_not_torch", lambda _torch: "")
+    monkeypatch.setattr(cuda_door, "_kept", [])
+    return monkeypatch
+
+
+def test_a_session_after_the_first_cuda_call_warns_that_it_came_too_late(
+    cuda_in_name_only: pytest.MonkeyPatch,
+) -> None:
+    cuda_in_name_only.setattr("torch.cuda.is_initialized", lambda: True)
+    with pytest.warns(FrontDoorWarning, match="used CUDA already"):
+        assert cuda_door.maybe_install_cuda(64 * MIB) is False
+
+
+def test_a_session_installs_the_door_once_with_its_budget(cuda_in_name_only: pytest.MonkeyPatch) -> None:
+    installed: list[Any] = []
+
+    def install(arena: Any, device: int) -> bool:
+        installed.append((arena, device))
+        cuda_door._kept.append(arena)
+        return True
+
+    cuda_in_name_only.setattr(cuda_door, "install_cuda", install)
+    cuda_in_name_only.setattr(cuda_door, "cuda_arena", lambda budget_bytes, _device: budget_bytes)
+    assert cuda_door.maybe_install_cuda(64 * MIB)
+    assert cuda_door.maybe_install_cuda(64 * MIB)
+    assert installed == [(64 * MIB, 0)]
