@@ -224,6 +224,14 @@ void daf_arena_set_paused(daf_arena_t *arena, int is_paused) {
     dafi_unlock(arena);
 }
 
+void daf_arena_count_saved(daf_arena_t *arena, int64_t raw_bytes, int64_t kept_bytes) {
+    dafi_lock(arena);
+    arena->other_raw_bytes += (uint64_t)raw_bytes;
+    arena->kept_bytes += (uint64_t)kept_bytes;
+    dafi_note(arena);
+    dafi_unlock(arena);
+}
+
 void daf_arena_step(daf_arena_t *arena, double seconds) {
     dafi_trace(DAF_TRACE_STEP, NULL, 0, NULL);
     dafi_lock(arena);

@@ -102,6 +102,8 @@ uint64_t daf_arena_trim(daf_arena_t *arena, uint64_t max_bytes);
 uint32_t daf_arena_evict(daf_arena_t *arena, uint32_t max_count);
 int daf_arena_is_paused(const daf_arena_t *arena); /* compression paused by command */
 void daf_arena_set_paused(daf_arena_t *arena, int is_paused);
+/* Saved tensors without a stash come (positive) or go: what plain training would hold for them, and what is held. */
+void daf_arena_count_saved(daf_arena_t *arena, int64_t raw_bytes, int64_t kept_bytes);
 void daf_arena_step(daf_arena_t *arena, double seconds); /* one training step ended */
 /* Walks every structure; 1: all agree. `why` (may be NULL) gets the first difference. O(everything). */
 int daf_arena_is_valid(daf_arena_t *arena, char *why, uint64_t why_bytes);

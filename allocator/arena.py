@@ -304,6 +304,11 @@ class Arena:
         row.raw_bytes, row.stored_bytes = raw_bytes, stored_bytes
         lib.daf_arena_slot(self._open(), slot_id, row)
 
+    def count_saved(self, raw_bytes: int, kept_bytes: int) -> None:
+        """Count saved tensors without a stash in, or out (negative): plain training's bytes for them, and ours."""
+        if self._raw:
+            lib.daf_arena_count_saved(self._raw, raw_bytes, kept_bytes)
+
     def step(self, seconds: float) -> None:
         """Say that a training step has ended."""
         lib.daf_arena_step(self._open(), seconds)

@@ -122,7 +122,8 @@ void dafi_note(daf_arena_t *arena) {
     peaks->live = dafi_max(peaks->live, arena->tensors.live_bytes + dafi_plane_bytes(arena));
     peaks->tensor = dafi_max(peaks->tensor, arena->tensors.live_bytes);
     peaks->plane = dafi_max(peaks->plane, dafi_plane_bytes(arena));
-    peaks->raw = dafi_max(peaks->raw, arena->raw_bytes);
+    peaks->raw = dafi_max(peaks->raw, arena->raw_bytes + arena->other_raw_bytes);
+    peaks->saved = dafi_max(peaks->saved, dafi_plane_bytes(arena) + arena->kept_bytes);
     peaks->held = dafi_max(peaks->held, held);
     arena->step_held_bytes = dafi_max(arena->step_held_bytes, held);
     arena->decay.low_cached_bytes = dafi_min(arena->decay.low_cached_bytes, dafi_cached_bytes(arena));

@@ -169,6 +169,7 @@ typedef struct dafi_counters {
 
 typedef struct dafi_peaks {
     uint64_t resident, live, tensor, plane, raw, held; /* live: tensors and planes together */
+    uint64_t saved;                                    /* planes and kept tensors together */
 } dafi_peaks_t;
 
 typedef struct dafi_slot {
@@ -210,9 +211,10 @@ struct daf_arena {
     uint64_t step_held_bytes,
         last_step_held_bytes; /* highest bytes that could not be dropped: this step, the one before */
     dafi_decay_t decay;
-    uint64_t num_moves;     /* since the zones were last mapped afresh */
-    uint64_t growth_bytes;  /* commit ahead by this much; adaptive */
-    uint64_t pending_bytes; /* a budget still to be reached; 0: none */
+    uint64_t other_raw_bytes, kept_bytes; /* of saved tensors without a stash: in plain training, and here */
+    uint64_t num_moves;                   /* since the zones were last mapped afresh */
+    uint64_t growth_bytes;                /* commit ahead by this much; adaptive */
+    uint64_t pending_bytes;               /* a budget still to be reached; 0: none */
     daf_reclaim_fn reclaim;
     void *reclaim_context;
     _Atomic int is_paused;

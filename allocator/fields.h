@@ -11,7 +11,9 @@ GAUGE(cached_bytes, "bytes", "Resident bytes that serve nobody now", dafi_cached
 GAUGE(droppable_bytes, "bytes", "Bytes of planes that eviction could free now", arena->droppable_bytes)
 GAUGE(held_bytes, "bytes", "Bytes that no eviction can free now", dafi_held_bytes(arena))
 GAUGE(spilled_bytes, "bytes", "Bytes of stashes in the spill file", arena->counts.spilled_bytes)
-GAUGE(saved_raw_bytes, "bytes", "What the live stashes would take uncompressed", arena->raw_bytes)
+GAUGE(saved_raw_bytes, "bytes", "What plain training would hold for the saved tensors",
+      arena->raw_bytes + arena->other_raw_bytes)
+GAUGE(saved_kept_bytes, "bytes", "Saved tensors that are kept as they are", arena->kept_bytes)
 GAUGE(plane_waste_bytes, "bytes", "Bytes behind the ends of streams on their last pages", arena->waste_bytes)
 GAUGE(pending_budget_bytes, "bytes", "A smaller budget that is not reached yet; 0: none", arena->pending_bytes)
 GAUGE(peak_resident_bytes, "bytes", "Highest resident_bytes", arena->peaks.resident)
@@ -19,6 +21,7 @@ GAUGE(peak_live_bytes, "bytes", "Highest tensor_bytes and plane_bytes together",
 GAUGE(peak_tensor_bytes, "bytes", "Highest tensor_bytes", arena->peaks.tensor)
 GAUGE(peak_plane_bytes, "bytes", "Highest plane_bytes", arena->peaks.plane)
 GAUGE(peak_saved_raw_bytes, "bytes", "Highest saved_raw_bytes", arena->peaks.raw)
+GAUGE(peak_saved_bytes, "bytes", "Highest plane_bytes and saved_kept_bytes together", arena->peaks.saved)
 GAUGE(peak_held_bytes, "bytes", "Highest held_bytes: the least budget that would have done", arena->peaks.held)
 GAUGE(last_step_held_bytes, "bytes", "Highest held_bytes in the last whole step", arena->last_step_held_bytes)
 GAUGE(growth_step_bytes, "bytes", "How far ahead the tensor zone commits now", arena->growth_bytes)

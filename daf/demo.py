@@ -127,7 +127,7 @@ def _add_daf_figures(outcome: Outcome, pid: int) -> None:
     from daf.summary import final_values
 
     values = final_values(pid)
-    outcome.saved_bytes = int(values["peak_plane_bytes"])
+    outcome.saved_bytes = int(values["peak_saved_bytes"])
     outcome.evictions = int(values["evictions_total"])
 
 

@@ -26,7 +26,7 @@ def print_summary(pid: int) -> None:
     peak, raw = values["peak_resident_bytes"], values["peak_saved_raw_bytes"]
     lines = [
         f"budget {format_bytes(values['budget_bytes'])}, peak resident {format_bytes(peak)}",
-        f"saved activations: {format_bytes(raw)} held in at most {format_bytes(values['peak_plane_bytes'])}",
+        f"saved activations: {format_bytes(raw)} held in at most {format_bytes(values['peak_saved_bytes'])}",
         f"{values['steps_total']:.0f} steps, {values['evictions_total']:.0f} evictions, "
         f"{values['oom_total']:.0f} out of memory",
     ]

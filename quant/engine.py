@@ -78,7 +78,7 @@ class Engine:
         self._packing = packing
         self._step_began = 0.0
         self.min_bytes = min_bytes
-        self.ledger = Ledger()
+        self.ledger = Ledger(arena.count_saved)
         self.table = SlotTable()
         self.scope = Scope()
         self.policy = Policy(arena, self.table, self.ledger, wish=wish if bits == "auto" else None)

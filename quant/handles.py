@@ -70,11 +70,11 @@ class Kept:
         if self.ledger.monitor.wants(self):
             self.ledger.monitor.keep(stored, self.tensor)
         self.tensor = self.tensor.new_empty(0)
-        self.ledger.passed_bytes -= self.num_bytes
+        self.ledger.hold(-self.num_bytes)
         self.num_bytes = 0
 
     def __del__(self) -> None:
-        self.ledger.passed_bytes -= self.num_bytes
+        self.ledger.hold(-self.num_bytes)
 
 
 class Awaited(Kept):
@@ -85,7 +85,7 @@ class Awaited(Kept):
 
     def __init__(self, tensor: Tensor, ledger: Ledger, slot: Slot) -> None:
         super().__init__(tensor, ledger, tensor.nbytes)
-        ledger.passed_bytes += tensor.nbytes
+        ledger.hold(tensor.nbytes)
         self.slot = slot
 
     def restore(self) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from daf.quant.fidelity import Monitor
@@ -27,14 +28,20 @@ def storage_key(tensor: Tensor, layout: Layout) -> StorageKey:
     return record, tensor.data_ptr(), layout.numel, tensor._version, tensor.dtype, shape
 
 
+def _nobody(_raw_bytes: int, _kept_bytes: int) -> None:
+    """Nobody wants to know what has no stash."""
+
+
 class Ledger:
     """Counts in bytes, exact at every moment, and the table that finds a storage saved before.
 
     The table holds weak references: a storage lives as long as autograd holds a handle to it. The lock is re-entrant
-    because a collection of garbage may run `drop` at any line, this class's own included.
+    because a collection of garbage may run `drop` at any line, this class's own included. The arena knows its
+    stashes; `tell` hears of saved tensors that have none: their bytes in plain training, and those kept here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int, int], None] = _nobody) -> None:
+        self._tell = tell
         self._lock = threading.RLock()
         self._live: dict[StorageKey, weakref.ref[Stored]] = {}
         self.raw_bytes = 0
@@ -69,6 +76,8 @@ class Ledger:
             self.num_derived += stored.stored_bytes == 0
             self.raw_bytes += stored.raw_bytes
             self.stored_bytes += stored.stored_bytes
+            if stored.stored_bytes == 0:
+                self._tell(stored.raw_bytes, 0)
             self._step_peak_bytes = max(self._step_peak_bytes, self.raw_bytes)
             self.peak_raw_bytes = max(self.peak_raw_bytes, self.raw_bytes)
             self.peak_stored_bytes = max(self.peak_stored_bytes, self.stored_bytes)
@@ -81,6 +90,8 @@ class Ledger:
             if stored.is_saved:
                 self.raw_bytes -= stored.raw_bytes
                 self.stored_bytes -= stored.stored_bytes
+                if stored.stored_bytes == 0:
+                    self._tell(-stored.raw_bytes, 0)
 
     def begin_step(self) -> None:
         """What the step before held at most becomes step_raw_bytes; what no plan can shrink, step_fixed_bytes."""
@@ -91,8 +102,14 @@ class Ledger:
 
     def keep(self, reason: str, num_bytes: int) -> None:
         self.passed[reason] += 1
-        self.passed_bytes += num_bytes
+        self.hold(num_bytes)
         self._step_kept_bytes += num_bytes
+
+    def hold(self, num_bytes: int) -> None:
+        """A tensor of so many bytes is kept as it is; negative: no longer."""
+        self.passed_bytes += num_bytes
+        if num_bytes:
+            self._tell(num_bytes, num_bytes)
 
     def note_exact(self, stored: Stored | None) -> None:
         """A mask, integers or raw bytes were stored: no width of theirs can be planned."""

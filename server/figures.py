@@ -19,13 +19,14 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
     budget_used_ratio: how full the budget is.
     """
     planes, raw = values.get("plane_bytes", 0), values.get("saved_raw_bytes", 0)
-    shown_planes = planes or values.get("peak_plane_bytes", 0)
+    held = planes + values.get("saved_kept_bytes", 0)
+    shown_held = held if planes else values.get("peak_saved_bytes", 0) or values.get("peak_plane_bytes", 0)
     shown_raw = raw if planes else values.get("peak_saved_raw_bytes", 0)
     budget, resident = values.get("budget_bytes", 0), values.get("resident_bytes", 0)
     return {
-        "compression_ratio": shown_raw / shown_planes if shown_planes > 0 else 0.0,
+        "compression_ratio": shown_raw / shown_held if shown_held > 0 else 0.0,
         "budget_used_ratio": resident / budget if budget > 0 else 0.0,
-        "saved_bytes": max(0.0, raw - planes),
+        "saved_bytes": max(0.0, raw - held),
     }
 
 

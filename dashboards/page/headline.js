@@ -50,7 +50,8 @@ export class Headline {
     byId("fill").value = budget > 0 ? Math.min(1, resident / budget) : 0;
     // Within a step activations come and go, and the ratio of a moment with them: the peaks of a minute compare fairly.
     const planes = history.recentPeak("plane_bytes", RATIO_SECONDS);
-    this.times = planes > 0 ? history.recentPeak("saved_raw_bytes", RATIO_SECONDS) / planes : this.times;
+    const held = planes + history.recentPeak("saved_kept_bytes", RATIO_SECONDS);
+    this.times = planes > 0 ? history.recentPeak("saved_raw_bytes", RATIO_SECONDS) / held : this.times;
     say(byId("times"), times(this.times));
     say(byId("step"), seconds(values.step_seconds));
     say(byId("steps"), values.steps_total > 0 ? `${count(values.steps_total)} done` : "");

@@ -63,8 +63,9 @@ export class History {
 
   /** What plain training would hold: the same, with the activations as they were. */
   plainValues() {
-    const [planes, raw] = [this.values("plane_bytes"), this.values("saved_raw_bytes")];
-    return this.values("resident_bytes").map((resident, i) => resident - planes[i] + raw[i]);
+    const [planes, kept] = [this.values("plane_bytes"), this.values("saved_kept_bytes")];
+    const raw = this.values("saved_raw_bytes");
+    return this.values("resident_bytes").map((resident, i) => resident - planes[i] - kept[i] + raw[i]);
   }
 
   trim(since) {
