@@ -24,7 +24,7 @@ def saved_by_plain(x: torch.Tensor, weight: torch.Tensor) -> int:
 
 def test_raw_bytes_are_what_plain_training_saves_and_kept_tensors_count_on_both_sides() -> None:
     torch.manual_seed(0)
-    weight = torch.randn(128, 128, requires_grad=True)
+    weight = torch.nn.Parameter(torch.randn(128, 128))
     x = torch.randn(4096, 128)
     plain_bytes = saved_by_plain(x, weight)
     with Arena(64 << 20, publish=False) as arena, Engine(arena, bits=4):
