@@ -15,7 +15,7 @@ from benchmarks.worker import Job
 from benchmarks.workload import Batch, Options
 
 
-def _options(job: Job) -> Options:
+def options_of(job: Job) -> Options:
     return Options(
         batch_size=job.batch_size,
         seq_len=job.seq_len,
@@ -30,7 +30,7 @@ class Training:
 
     def __init__(self, job: Job) -> None:
         self._import(job)
-        self._recipe = models.recipe(job.model, _options(job))
+        self._recipe = models.recipe(job.model, options_of(job))
         self._num_steps = 0
         self.baseline_bytes = resident_bytes()
         restart_peak()

@@ -43,6 +43,7 @@ class Config:
     page_bytes: int = 4096
     cpu_allocator: bool = True
     packing: str = "inline"
+    rounding: str = "nearest"
     sidecar: str = "off"
     name: str = ""
     trace: str = ""
@@ -142,6 +143,13 @@ def _packing(name: str, value: object) -> str:
     raise _refuse(name, value, "auto, inline, worker or device")
 
 
+def _rounding(name: str, value: object) -> str:
+    text = str(value).strip().lower()
+    if text in {"nearest", "stochastic"}:
+        return text
+    raise _refuse(name, value, "nearest or stochastic")
+
+
 def _sidecar(name: str, value: object) -> str:
     text = str(value).strip().lower()
     host, colon, port = text.rpartition(":")
@@ -166,6 +174,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "page_bytes": _page_bytes,
     "cpu_allocator": _flag,
     "packing": _packing,
+    "rounding": _rounding,
     "sidecar": _sidecar,
     "name": _text,
     "trace": _text,

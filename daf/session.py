@@ -97,7 +97,12 @@ class Session:
             install_cpu(self.arena)
         maybe_install_cuda(config.budget.num_bytes)
         self.engine = Engine(
-            self.arena, bits=config.bits, floor=config.floor, wish=Wish(ratio=config.ratio), packing=config.packing
+            self.arena,
+            bits=config.bits,
+            floor=config.floor,
+            wish=Wish(ratio=config.ratio),
+            packing=config.packing,
+            rounding=config.rounding,
         )
         self.engine.install()
         atexit.register(self.close)
@@ -144,14 +149,16 @@ def start_from_environment(environment: Mapping[str, str]) -> None:
 def _start_at_first_save(session: Session) -> None:
     """Open `session` when autograd first saves a tensor.
 
-    A child process may be a data loader's worker, which saves nothing and is left alone, or a rank of a spawned job.
+    A child process may be a data loader's worker, which is left alone whatever it does, or a rank of a spawned job.
     """
     from torch._C import _autograd
+    from torch.utils.data import get_worker_info
 
     def pack(tensor: Any) -> Any:
         _autograd._pop_saved_tensors_default_hooks()
         try:
-            session.start()
+            if get_worker_info() is None:
+                session.start()
         except Exception as error:  # the run goes on without DAF
             warnings.warn(f"DAF stays off: {error}", RuntimeWarning, stacklevel=2)
         return tensor

@@ -26,13 +26,27 @@ def producer(tensor: Tensor) -> str:
     return "" if node is None else node.name()
 
 
-class Chooser:
-    """Turns the user's wish (`bits`) into a Spec per tensor. `source` is the tensor's content, dense."""
+ROUNDINGS = ("nearest", "stochastic")
 
-    def __init__(self, bits: int | str) -> None:
+
+class Chooser:
+    """Turns the user's wish (`bits`) into a Spec per tensor. `source` is the tensor's content, dense.
+
+    Rounding to the nearest errs least, and is biased: decoded values shrink towards their group's mean. Stochastic
+    rounding errs more, and is unbiased wherever a gradient is linear in what was saved (weights' gradients, products);
+    ReLU outputs keep their exact mask and the biased values.
+    """
+
+    def __init__(self, bits: int | str, rounding: str = "nearest") -> None:
+        if rounding not in ROUNDINGS:
+            raise ValueError(f"rounding is {rounding!r}; it is one of {', '.join(ROUNDINGS)}")
         self.bits = bits
         self.is_planned = bits == "auto"
+        self.is_stochastic = rounding == "stochastic"
         self.width = bits if isinstance(bits, int) else FIRST_WIDTH
+        codec = "minmax-sr" if self.is_stochastic else "meansplit" if self.width <= 4 else "minmax"
+        self._spec = Spec(codec, self.width)
+        self._relu_spec = Spec("support", min(4, self.width - 1))
 
     def choose(self, tensor: Tensor, source: Tensor, slot: Slot) -> Spec:
         dtype = tensor.dtype
@@ -46,9 +60,7 @@ class Chooser:
         planned = slot.planned
         if planned is not None and (planned.codec == "support") == is_relu:
             return planned
-        if is_relu:
-            return Spec("support", min(4, self.width - 1))
-        return Spec("meansplit" if self.width <= 4 else "minmax", self.width)
+        return self._relu_spec if is_relu else self._spec
 
 
 def num_int_bits(tensor: Tensor) -> int:

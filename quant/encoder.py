@@ -41,13 +41,13 @@ class Encoder:
     def __init__(self, arena: Arena, chooser: Chooser, floor: int, packer: Packer) -> None:
         self.packer = packer
         self._arena = arena
-        self._chooser = chooser
+        self.chooser = chooser
         self._floor = floor
         self.is_sampling = False
 
     def may_follow(self, slot: Slot) -> bool:
         """Whether a slot that can follow from another should: as planned, else at narrow widths."""
-        return slot.follows if slot.curves and self._chooser.is_planned else self._chooser.width <= MAX_FOLLOW_WIDTH
+        return slot.follows if slot.curves and self.chooser.is_planned else self.chooser.width <= MAX_FOLLOW_WIDTH
 
     def encode(self, tensor: Tensor, layout: Layout, slot: Slot) -> Coded | None:
         source = tensor.detach()
@@ -63,7 +63,7 @@ class Encoder:
                 if slot.is_mask:
                     return coded
             self._look_for_infinities(tensor, slot)
-        spec = self._chooser.choose(tensor, source, slot)
+        spec = self.chooser.choose(tensor, source, slot)
         slot.use(spec)
         if self.is_sampling and spec.codec not in EXACT:
             slot.curves = self._curves(source, layout, is_relu_like(tensor))
@@ -92,7 +92,7 @@ class Encoder:
 
     def _write(self, source: Tensor, plan: Plan, slot: Slot, packer: Packer) -> Coded:
         stash = self._arena.reserve(plan.stash_spec, slot.id, source.nbytes)
-        seed = slot.num_saves
+        seed = slot.id << 32 | slot.num_saves  # no two saves round alike
 
         def encode(tensor: Tensor) -> None:
             try:
@@ -134,7 +134,10 @@ class Encoder:
 
     def _curves(self, source: Tensor, layout: Layout, is_relu: bool) -> list[Curve]:
         """How the codecs that suit this tensor do, from a few of its groups; nothing where these are all zero."""
-        curves = [self._curve(candidate, source, layout) for candidate in candidates(layout, is_relu)]
+        curves = [
+            self._curve(candidate, source, layout)
+            for candidate in candidates(layout, is_relu, self.chooser.is_stochastic)
+        ]
         return [curve for curve in curves if curve.errors]
 
     def _curve(self, candidate: Candidate, source: Tensor, layout: Layout) -> Curve:
@@ -149,10 +152,17 @@ class Encoder:
 Candidate = tuple[str, str, range]  # codec, group shape, widths
 
 
-def candidates(layout: Layout, is_relu: bool) -> list[Candidate]:
-    groups = ["run", "column"] if layout.cols >= MIN_COLS and layout.numel // layout.cols >= MIN_ROWS else ["run"]
+def has_columns(layout: Layout) -> bool:
+    """Whether column groups are long enough to be worth their header, and rows to be worth a vector register."""
+    return layout.cols >= MIN_COLS and layout.numel // layout.cols >= MIN_ROWS
+
+
+def candidates(layout: Layout, is_relu: bool, is_stochastic: bool = False) -> list[Candidate]:
+    groups = ["run", "column"] if has_columns(layout) else ["run"]
     if is_relu:
         return [("support", group, range(5)) for group in groups]
+    if is_stochastic:
+        return [("minmax-sr", group, range(1, 9)) for group in groups]
     return [
-        choice for group in groups for choice in (("meansplit", group, range(1, 5)), ("minmax", group, range(5, 9)))
+        choice for group in groups for choice in (("meansplit", group, range(1, 5)), ("minmax", group, range(4, 9)))
     ]

@@ -72,9 +72,10 @@ class Engine:
         wish: Wish = DEFAULT_WISH,
         min_bytes: int = MIN_BYTES,
         packing: str = "inline",
+        rounding: str = "nearest",
     ) -> None:
         self.arena = arena
-        self.encoder = Encoder(arena, Chooser(bits), floor, make_packer(packing))
+        self.encoder = Encoder(arena, Chooser(bits, rounding), floor, make_packer(packing))
         self._packing = packing
         self._step_began = 0.0
         self.min_bytes = min_bytes
@@ -194,6 +195,8 @@ class Engine:
             node = _current_node()
             if node is not None:
                 handle.stored.learn(node.name())
+                if self.policy.probe.is_on:
+                    self.policy.probe.see_read(node, handle.stored.slots())
         return self.spot.restore(handle) if self.spot.is_running else handle.restore()
 
     def _begin_step(self) -> None:

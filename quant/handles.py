@@ -154,6 +154,10 @@ class Stored:
     def note_reader(self, path: str) -> None:
         """The module at `path` saved this content."""
 
+    def slots(self) -> list[Slot]:
+        """The slots that its noise comes from."""
+        return []
+
     def __del__(self) -> None:
         if self.ledger is not None:
             self.ledger.drop(self)
@@ -193,6 +197,9 @@ class Coded(Stored):
     def note_reader(self, path: str) -> None:
         self.slot.readers.add(path)
 
+    def slots(self) -> list[Slot]:
+        return [self.slot]
+
     def __del__(self) -> None:
         if self.ticket.abandon():
             self.stash.release()  # else the packing, still under way, lets go of it last
@@ -223,10 +230,17 @@ class Derived(Stored):
         self.compute = compute
         self.layout = layout
 
+    def learn(self, op: str) -> None:
+        for slot in self.slots():
+            slot.ops.add(op)
+
     def note_reader(self, path: str) -> None:
-        for handle in self.compute.sources:
-            if isinstance(handle, View):
-                handle.stored.note_reader(path)
+        for slot in self.slots():
+            slot.readers.add(path)
+
+    def slots(self) -> list[Slot]:
+        views = (handle for handle in self.compute.sources if isinstance(handle, View))
+        return [slot for view in views for slot in view.stored.slots()]
 
     def decode(self, _layout: Layout) -> Tensor:
         with torch.no_grad():

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from daf.quant.layout import layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from daf.quant.slots import Slot
 
@@ -45,6 +45,13 @@ FLOW = {
     "ScaledDotProductFlashAttentionForCpuBackward0": 2.0,
 }
 DEFAULT_FLOW = 1.0
+# Ops that save their own output: what flows on from them is the gradient after them, not the one at the tensor saved.
+SAVES_OUTPUT = frozenset(
+    f"{name}Backward0" for name in ("Softmax", "LogSoftmax", "Tanh", "Sigmoid", "Exp", "Sqrt", "Rsqrt", "Reciprocal")
+)
+# Products: noise in one factor gets into the gradient of the other.
+PRODUCTS = frozenset({"BmmBackward0", "BaddbmmBackward0", "MulBackward0"})
+ATTENTION = "ScaledDotProductFlashAttentionForCpuBackward0"
 SAMPLED_ROWS = 64
 STRETCH = 1024  # elements
 NUM_STRETCHES = 128
@@ -88,7 +95,7 @@ class Norm:
 
 @dataclass(slots=True)
 class SlotSample:
-    """What one sampled step showed of a slot."""
+    """What one sampled step showed of a slot. grad_energy is that of the gradient that flows on from there."""
 
     clock: int
     grad_energy: float = 0.0
@@ -103,6 +110,7 @@ class Probe:
     layers: dict[str, Layer] = field(default_factory=dict)
     norms: dict[str, Norm] = field(default_factory=dict)
     slots: dict[int, SlotSample] = field(default_factory=dict)
+    _product: tuple[int, Sequence[Slot]] = (-1, ())
 
     def start(self) -> None:
         self.is_on = True
@@ -178,12 +186,25 @@ class Probe:
         self.clock += 1
         sample = self.slots[slot_id] = SlotSample(self.clock)
         node = tensor.grad_fn
-        if node is not None:
 
-            def note(grads: tuple[Tensor | None, ...]) -> None:
-                sample.grad_energy = _grads_energy(grads)
+        def note(grads: tuple[Tensor | None, ...], _grad_outputs: object = None) -> None:
+            sample.grad_energy = _grads_energy(grads)
 
+        if node is not None and node.name() in SAVES_OUTPUT:
+            node.register_hook(note)
+        elif node is not None:
             node.register_prehook(note)
+
+    def see_read(self, node: Any, slots: Sequence[Slot]) -> None:
+        """In backward `node` asked for what follows from `slots`. Factors of one product are partners."""
+        if not slots or node.name() not in PRODUCTS:
+            return
+        number = node._sequence_nr()
+        if self._product[0] == number:
+            for one, other in ((slots, self._product[1]), (self._product[1], slots)):
+                for slot in one:
+                    slot.partners = tuple({slot.id for slot in other})
+        self._product = (number, slots)
 
     def scores(self, slots: Iterable[Slot]) -> dict[int, float]:
         """error^2 per relative energy of noise, by slot id."""
@@ -201,19 +222,22 @@ class Probe:
     def _score(self, slot: Slot, layers: list[Layer]) -> float:
         sample = self.slots[slot.id]
         into_weights = sum(self.layers[path].noise_energy for path in slot.readers if path in self.layers)
-        flow = sum(self._flow(slot, op) for op in slot.ops if op not in WEIGHT_OPS and op not in NO_NOISE)
+        flow = sum(self._flow(slot, op) * self._energy_after(slot, op) for op in slot.ops)
         if not flow:
             return into_weights
         before = sum(layer.input_energy / layer.rows for layer in layers if layer.clock < sample.clock)
-        return into_weights + flow * self._grad_energy_after(slot) * before
+        return into_weights + flow * before
 
     def _flow(self, slot: Slot, op: str) -> float:
+        if op in WEIGHT_OPS or op in NO_NOISE:
+            return 0.0
         norm = self.norms.get(slot.path) if "Norm" in op else None
         return norm.flow if norm is not None else FLOW.get(op, DEFAULT_FLOW)
 
-    def _grad_energy_after(self, slot: Slot) -> float:
-        """The gradient that noise at the slot gets into: the one there, or those of query and key in attention."""
-        met = [self.slots[slot_id].grad_energy for slot_id in slot.partners or (slot.id,) if slot_id in self.slots]
+    def _energy_after(self, slot: Slot, op: str) -> float:
+        """Of the gradient that noise at the slot gets into: the one there, or those of its partners."""
+        others = slot.partners if op in PRODUCTS or op == ATTENTION else ()
+        met = [self.slots[slot_id].grad_energy for slot_id in others or (slot.id,) if slot_id in self.slots]
         return sum(met)
 
 

@@ -29,6 +29,10 @@ ROOMY_SHARE = 0.8
 BUDGET_CHANGE = 0.02
 MIX_CHANGE = 0.1
 MIX_REST = 7  # steps between two samples that a change of the mix calls for: batches of all lengths are one mix
+# What a codec's error must be lower by to be worth its time: columns take twice as long as runs, a tree of four levels
+# four times as long as min/max of four bits, which is often as good.
+COLUMN_PRICE = 1.05
+TREE_PRICE = (1.0, 1.0, 1.0, 1.1, 1.25)
 MEASURE_EVERY = 50  # steps between two measurements of the gradient, where a fidelity target is set
 
 
@@ -203,7 +207,16 @@ def menu_of(slot: Slot) -> list[Option]:
     """Every codec and width that suits the slot, with the error it is expected to cause."""
     following = [Option(None, 0, slot.importance * FOLLOW_ERROR)] if slot.can_follow else []
     return following + [
-        Option(Spec(curve.codec, bits, curve.group), curve.stored_bytes[bits], slot.importance * curve.errors[bits])
+        _option(Spec(curve.codec, bits, curve.group), curve.stored_bytes[bits], slot.importance * curve.errors[bits])
         for curve in slot.curves
         for bits in range(curve.min_bits, len(curve.errors))
     ]
+
+
+def _option(spec: Spec, stored_bytes: int, error: float) -> Option:
+    """An option whose error counts as more than it is where the codec takes its time."""
+    if spec.group == "column":
+        error *= COLUMN_PRICE
+    if spec.codec == "meansplit":
+        error *= TREE_PRICE[spec.bits]
+    return Option(spec, stored_bytes, error)
