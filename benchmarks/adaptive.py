@@ -1,8 +1,8 @@
-"""Does planning pay? Gradient error of `auto` against one codec and width for all, at the same bytes.
+"""Does planning pay? Gradient error of `auto` against one codec, group shape and width for all, at the same bytes.
 
-Uniform is DAF itself with everything that it does beside planning (exact masks, content that is worked out again), and
-one codec, group shape and width for every saved float. Each is tried; at every number of bytes the best of those that
-take no more is compared with `auto` at these bytes. Weights are those that training begins with.
+Two kinds of uniform coding, both with DAF's exact masks and integers. `uniform` codes every saved float; `derived` does
+not store what follows from other content, as DAF does, and codes the rest. At the bytes of each width's first codec the
+best of those that take no more is compared with `auto` at these bytes. Weights are those that training begins with.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Uniform(Chooser):
     """One codec and group shape for all floats; runs where a tensor has no columns, support planes where it is sparse
     for sure."""
 
-    def __init__(self, codec: str, bits: int, group: str) -> None:
+    def __init__(self, codec: str, bits: int, group: str, *, may_derive: bool) -> None:
         super().__init__(bits)
-        self.codec, self.group = codec, group
+        self.codec, self.group, self.may_derive = codec, group, may_derive
 
     def choose(self, tensor: Tensor, source: Tensor, slot: Slot) -> Spec:
         spec = super().choose(tensor, source, slot)
@@ -76,6 +76,7 @@ class Bench:
         with daf.Session(cpu_allocator=False, **settings) as session:
             if uniform is not None:
                 session.engine.encoder.chooser = uniform
+                session.engine.may_derive = uniform.may_derive
             method = methods.Daf(self.workload, session)
             for _ in range(NUM_WARMUPS):
                 self._gradient(method, self.batches[0])
@@ -104,33 +105,33 @@ class Bench:
         return row
 
 
-def uniforms(widths: Sequence[int]) -> Iterator[tuple[str, Uniform]]:
+def uniforms(widths: Sequence[int], *, may_derive: bool) -> Iterator[tuple[str, Uniform]]:
     for codec, group in itertools.product(CODECS, ("run", "column")):
         for bits in CODECS[codec]:
             if bits in widths:
-                yield f"{codec}-{bits} {group}", Uniform(codec, bits, group)
+                kind = "derived" if may_derive else "uniform"
+                yield f"{kind} {codec}-{bits} {group}", Uniform(codec, bits, group, may_derive=may_derive)
 
 
-def compare(workload: Workload, widths: Sequence[int], num_batches: int) -> list[report.Row]:
-    bench = Bench(workload, num_batches)
-    found = [bench.measure(name, uniform, bits=uniform.width) for name, uniform in uniforms(widths)]
-    rows = list(found)
+def compare(bench: Bench, widths: Sequence[int], *, may_derive: bool) -> Iterator[report.Row]:
+    """A row for each uniform way, then one of `auto` for each width."""
+    found = [
+        bench.measure(name, uniform, bits=uniform.width) for name, uniform in uniforms(widths, may_derive=may_derive)
+    ]
+    yield from found
     for width in widths:
-        level = max(row["saved_bytes"] for row in found if row["method"] == f"meansplit-{width} run")
-        best = min(
-            (row for row in found if row["saved_bytes"] <= TOLERANCE * level), key=lambda row: row["grad_rel_error"]
-        )
+        level = next(row["saved_bytes"] for row in found if f"-{width} " in row["method"])
+        fitting = [row for row in found if row["saved_bytes"] <= TOLERANCE * level]
+        best = min(fitting, key=lambda row: row["grad_rel_error"])
         auto = bench.measure_auto(level)
-        auto["best_uniform"] = best["method"]
-        auto["error_ratio"] = auto["grad_rel_error"] / best["grad_rel_error"]
-        rows.append(auto)
-    return rows
+        error_ratio = auto["grad_rel_error"] / best["grad_rel_error"]
+        yield {**auto, "best_uniform": best["method"], "error_ratio": error_ratio}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adaptive", description=__doc__)
     add_model_options(parser)  # --model takes several names, with commas
-    parser.add_argument("--widths", default="1,2,3", help="of the uniform codecs; default: %(default)s")
+    parser.add_argument("--widths", default="2", help="of the uniform codecs, with commas; default: %(default)s")
     parser.add_argument("--batches", type=int, default=2)
     parser.add_argument("--json", help="write the rows to this file")
     arguments = parser.parse_args()
@@ -140,7 +141,8 @@ def main() -> None:
     rows = []
     for name in arguments.model.split(","):
         workload = models.recipe(name, options_of(job_of(arguments))).build()
-        found = compare(workload, widths, arguments.batches)
+        bench = Bench(workload, arguments.batches)
+        found = [row for may_derive in (False, True) for row in compare(bench, widths, may_derive=may_derive)]
         print("\n" + report.format_table(found, COLUMNS), flush=True)
         rows += found
     if arguments.json:

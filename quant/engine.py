@@ -86,7 +86,7 @@ class Engine:
         self.spot = SpotCheck(arena, self.ledger.monitor, self.policy.publish)
         self.is_active = False
         self._is_off = bits == "off"
-        self._may_derive = bits != "lossless"
+        self.may_derive = bits != "lossless"
         self._trust = Trust()
         self._slices = Slices()
         self._hooked_threads = threading.local()
@@ -208,7 +208,7 @@ class Engine:
             self.policy.begin_step()
             tight_budget = self.policy.tight_budget()
             self.ledger.recent.has_room = not tight_budget
-            self._slices.resize(tight_budget // SLICES if self._may_derive else 0)
+            self._slices.resize(tight_budget // SLICES if self.may_derive else 0)
             self.encoder.is_sampling = self.policy.probe.is_on
             self.monitor.begin_step(self.policy.num_steps)
             self.spot.begin_step(self.policy.probe.is_on)
@@ -261,7 +261,7 @@ class Engine:
         if self.monitor.is_on:
             self.monitor.keep(stored, tensor)
         view = View(stored, layout)
-        if self._may_derive and producer(tensor) == rectified.RELU:
+        if self.may_derive and producer(tensor) == rectified.RELU:
             rectified.follow(view, tensor.grad_fn, self.encoder.may_follow)
         return view
 
@@ -270,7 +270,7 @@ class Engine:
 
     def _derive(self, tensor: Tensor, layout: Layout, frame: Frame) -> Derived | None:
         """What the tensor follows from, if all of that is stored. A view of the whole of another counts as that."""
-        if not self._may_derive:
+        if not self.may_derive:
             return None
         if frame.call is not None and frame.call.joint is not None:
             return frame.call.member(frame.call.num_saves - 1, tensor)
@@ -293,7 +293,7 @@ class Engine:
         self.monitor.see_root(module)
 
     def _enter_module(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
-        if not self._may_derive or self._is_off or not is_candidate(module) or self._trust.of(module) is False:
+        if not self.may_derive or self._is_off or not is_candidate(module) or self._trust.of(module) is False:
             return None
         if len(args) != 1 or type(args[0]) is not Tensor or not torch.is_grad_enabled() or not args[0].requires_grad:
             return None

@@ -96,7 +96,7 @@ class Policy:
         if self.num_steps % SHOW_EVERY == 0:
             self._publish_changes()
         self.num_steps += 1
-        if self.num_steps in EARLY_SAMPLES or self.num_steps % SAMPLE_EVERY == 0 or self._has_mix_changed():
+        if is_sampled(self.num_steps) or self._has_mix_changed():
             self._sampled_at = self.num_steps
             self.probe.start()
 
@@ -201,6 +201,11 @@ class Policy:
             importance=slot.importance,
             fidelity=1.0 if is_exact(slot) else slot.fidelity,
         )
+
+
+def is_sampled(step_number: int) -> bool:
+    """Whether a step is sampled whatever happens; a change of the mix adds others."""
+    return step_number in EARLY_SAMPLES or step_number % SAMPLE_EVERY == 0
 
 
 def menu_of(slot: Slot) -> list[Option]:
