@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daf.kernels import Spec
-from daf.quant import Engine
+from daf.quant import Engine, Wish
 from daf.quant.encoder import EXACT
 from daf.quant.spotcheck import SAMPLED, some_of, worst_cosine
 from tests.unit.quant.host_arena import HostArena
@@ -226,7 +226,7 @@ def test_the_published_width_is_what_evictions_left() -> None:
 
 def test_a_new_plan_is_measured_anew() -> None:
     net, x, arena = nn.Linear(64, 64), data(512, 64), HostArena()
-    with Engine(arena, bits="auto", min_bytes=4096) as engine:
+    with Engine(arena, bits="auto", wish=Wish(ratio=4.0), min_bytes=4096) as engine:
         for _ in range(12):
             gradients(net, x)
         (slot, *_) = (slot for slot in engine.slots() if slot.fidelity)
