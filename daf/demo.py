@@ -22,8 +22,7 @@ TITLE = "The same script, plain and under DAF"
 COLUMNS = ("", "plain", "DAF", "DAF / plain")
 OnStep = Callable[[int, int], None]
 MIN_STEPS = 8  # before the budget is changed: what the run needs is known by then
-# While memory is plenty the demo holds some eight bits an element, so that there is something to drop midway.
-SETTINGS = {"PYTORCH_ALLOCATOR": "daf", "DAF_RATIO": "4", "DAF_NAME": "demo"}
+SETTINGS = {"PYTORCH_ALLOCATOR": "daf", "DAF_NAME": "demo"}
 
 
 @dataclasses.dataclass(slots=True)
