@@ -27,7 +27,7 @@ from daf.quant.slots import Slot
 FOLLOW_ERROR = 0.18  # relative energy: nothing where y > 0, the variance of half a normal where y = 0
 RELU = "ReluBackward0"
 _NORM = "NativeBatchNormBackward0"
-PART_BYTES = 8 << 20
+PART_BYTES = 64 << 20
 _SMALLEST_SCALE = 1e-4  # a channel whose weight is nearly zero cannot be walked back through
 
 
@@ -96,7 +96,7 @@ class _Channels:
     def walk_back(self, output: Tensor, shortcut: Tensor | None) -> Tensor:
         """x = low where output = 0, else (output - shortcut) * scale + offset.
 
-        A few images at a time, so that what is in between stays in the cache and takes no memory to speak of.
+        Large batches go part by part, so that what is in between takes no memory to speak of.
         """
         x = torch.empty_like(output)
         num = max(1, PART_BYTES * len(x) // max(x.nbytes, 1))

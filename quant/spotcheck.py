@@ -10,8 +10,8 @@ while the forward runs, and the node itself is found from the output of the modu
 The fidelity is the worst cosine between what both calls return (the gradients of the op's inputs and weights). It
 tells what coding does in this op; noise that came with the gradient is in both calls, and so in neither's difference.
 
-Every op is measured once, one a step, and again when its codecs or widths are planned anew; else in turn, as often as
-MAX_SHARE of the time allows. Whatever goes wrong costs the measurement of that op, and is counted.
+Every op is measured once, and again when its codecs or widths are planned anew, as soon as FIRST_SHARE of the time
+allows; else in turn, as MAX_SHARE does. Whatever goes wrong costs the measurement of that op, and is counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 _current_node = torch._C._current_autograd_node
 _next_number = torch._C._autograd._get_sequence_nr
 
-MAX_SHARE = 0.004  # of the time, once every op was measured
+FIRST_SHARE = 0.01  # of the processor's time, while ops are waiting for their first measurement or a new one
+MAX_SHARE = 0.004  # ... once every op was measured
 MIN_STEPS_BETWEEN = 4
 LOOK_EVERY = 8  # steps between two looks for ops whose plan has changed
 MAX_NODES = 512  # looked at in search of one
@@ -88,7 +89,7 @@ class SpotCheck:
         arena: Arena,
         monitor: Monitor,
         publish: Callable[[Slot], None],
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.process_time,
     ) -> None:
         self.is_on = False
         self.is_running = False
@@ -162,13 +163,15 @@ class SpotCheck:
                 self._attach(roots)
 
     def _next(self) -> Site | None:
-        """The op whose turn it is: at once where nothing is known of it, else when time allows."""
+        """The op whose turn it is, when time allows: sooner where nothing is known of it."""
+        share = FIRST_SHARE if self._due else MAX_SHARE
+        if self._spent_seconds > share * (self._clock() - self._began):
+            return None
         while self._due:
             site = self._due.popleft()
             if site.is_worth_it and not site.is_measured:
                 return site
-        has_time = self._spent_seconds <= MAX_SHARE * (self._clock() - self._began)
-        if not has_time or self._num_steps < self._measured_at + MIN_STEPS_BETWEEN:
+        if self._num_steps < self._measured_at + MIN_STEPS_BETWEEN:
             return None
         for _ in range(len(self._turns)):
             self._turns.rotate(-1)

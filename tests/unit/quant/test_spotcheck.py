@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daf.kernels import Spec
-from daf.quant import Engine, Wish
+from daf.quant import Engine, Wish, spotcheck
 from daf.quant.encoder import EXACT
 from daf.quant.spotcheck import SAMPLED, some_of, worst_cosine
 from tests.unit.quant.host_arena import HostArena
@@ -25,6 +26,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def ample_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One op a step until all were measured, however small the steps are."""
+    monkeypatch.setattr(spotcheck, "FIRST_SHARE", math.inf)
 
 
 class EveryOp(nn.Module):
