@@ -45,8 +45,6 @@ class Training:
             torch.set_num_threads(job.threads)
         if models.MODELS[job.model].__module__ == transformer.__name__:
             transformer.import_all()
-        if methods.daf_setting(job.method):
-            pass
 
     def step(self) -> dict[str, float]:
         """Train one step on a batch of its own; return its seconds, those of processor time, and its loss."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,18 +15,10 @@ from daf.quant import Engine
 from tests.tools import require_package
 from tests.unit.quant.host_arena import HostArena
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 WRITTEN_HERE = {"resnet18", "gpt-small"}
 SIZES = {"resnet18": {"batch_size": 4, "scale": 0.25}, "gpt-small": {"batch_size": 2, "seq_len": 128, "scale": 0.25}}
 SMALL = {"batch_size": 2, "seq_len": 32, "scale": 0.1}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """So that sums are added up in the same order each time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @functools.lru_cache(maxsize=1)
