@@ -125,6 +125,8 @@ daf_status_t dafi_arena_take(daf_arena_t *arena, uint64_t num_bytes, void **bloc
         before = arena->tensors.live_bytes;
         *block = alloc_locked(arena, num_bytes, &status);
     }
+    if (status == DAF_OUT_OF_MEMORY && dafi_budget_give_way(arena, dafi_taken_bytes(num_bytes)))
+        *block = alloc_locked(arena, num_bytes, &status);
     *block_bytes = arena->tensors.live_bytes - before;
     if (status == DAF_OUT_OF_MEMORY) {
         arena->counts.oom++;

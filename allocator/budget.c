@@ -218,9 +218,20 @@ bool dafi_budget_settle(daf_arena_t *arena) {
     return true;
 }
 
+bool dafi_budget_give_way(daf_arena_t *arena, uint64_t num_bytes) {
+    uint64_t least = dafi_least_budget(arena, num_bytes);
+    if (least <= arena->budget_bytes || least > arena->ceiling_bytes) return false;
+    arena->budget_bytes = least;
+    arena->pending_bytes = 0;
+    arena->counts.budget_raises++;
+    dafi_event(arena, DAFI_EVENT_RESIZE, 0, least, 0, "raised");
+    return true;
+}
+
 void daf_arena_set_budget(daf_arena_t *arena, uint64_t num_bytes, int force, daf_outcome_t *outcome) {
     dafi_lock(arena);
     dafi_budget_set(arena, num_bytes, force != 0, outcome);
+    if (outcome->state != DAF_REFUSED) arena->ceiling_bytes = 0; /* the owner's word is kept */
     dafi_unlock(arena);
 }
 

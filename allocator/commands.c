@@ -25,8 +25,10 @@ static void write_outcome(struct dafi_page *page, uint64_t generation, const daf
 
 static void apply_budget(daf_arena_t *arena, uint64_t generation, uint64_t num_bytes, daf_outcome_t *outcome) {
     struct dafi_page *page = arena->page;
+    uint64_t before = dafi_max(arena->budget_bytes, arena->ceiling_bytes);
     dafi_budget_set(arena, num_bytes, false, outcome);
     if (outcome->state == DAF_REFUSED) return;
+    arena->ceiling_bytes = dafi_max(before, num_bytes);
     if (page->pending_generation && page->pending_generation + DAFI_NUM_COMMANDS > generation) {
         daf_outcome_t overtaken = {.state = DAF_REFUSED, .reason = "a later budget took its place"};
         write_outcome(page, page->pending_generation, &overtaken);
@@ -38,6 +40,16 @@ static void apply_pause(daf_arena_t *arena, uint64_t is_paused, daf_outcome_t *o
     atomic_store_explicit(&arena->is_paused, is_paused != 0, memory_order_relaxed);
     dafi_event(arena, is_paused ? DAFI_EVENT_PAUSE : DAFI_EVENT_RESUME, 0, 0, 0, NULL);
     *outcome = (daf_outcome_t){.state = DAF_APPLIED};
+}
+
+/* The budget that was pending is reached, or another is in force: the owner's, or what the run could not do without. */
+static void end_pending(daf_arena_t *arena, bool is_reached) {
+    struct dafi_page *page = arena->page;
+    daf_outcome_t outcome = {.state = is_reached ? DAF_APPLIED : DAF_REFUSED};
+    outcome.least_bytes = is_reached ? dafi_least_budget(arena, 0) : arena->budget_bytes;
+    if (!is_reached) snprintf(outcome.reason, sizeof outcome.reason, "the run needed more, or set a budget of its own");
+    write_outcome(page, page->pending_generation, &outcome);
+    page->pending_generation = 0;
 }
 
 /* False: the request is not wholly there yet. */
@@ -66,9 +78,6 @@ void dafi_commands_apply(daf_arena_t *arena) {
     if (requested > done + DAFI_NUM_COMMANDS) done = requested - DAFI_NUM_COMMANDS; /* overwritten before we came */
     while (done < requested && apply_one(arena, done + 1))
         atomic_store_explicit(&commands->done, ++done, memory_order_release);
-    if (dafi_budget_settle(arena) && page->pending_generation) {
-        daf_outcome_t outcome = {.state = DAF_APPLIED, .least_bytes = dafi_least_budget(arena, 0)};
-        write_outcome(page, page->pending_generation, &outcome);
-        page->pending_generation = 0;
-    }
+    bool is_reached = dafi_budget_settle(arena);
+    if (page->pending_generation && arena->pending_bytes == 0) end_pending(arena, is_reached);
 }

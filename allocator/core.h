@@ -162,7 +162,7 @@ typedef struct dafi_counters {
     uint64_t allocs, frees, reserves, releases;
     uint64_t evictions[DAFI_NUM_REASONS], evicted_bytes;
     uint64_t spills, restores, spilled_bytes;
-    uint64_t oom, grows, grown_bytes, trims, trimmed_bytes, moves, moved_bytes, steps;
+    uint64_t oom, budget_raises, grows, grown_bytes, trims, trimmed_bytes, moves, moved_bytes, steps;
     uint64_t lost_slots; /* rows beyond the table */
     double step_seconds, step_seconds_total;
 } dafi_counters_t;
@@ -215,6 +215,7 @@ struct daf_arena {
     uint64_t num_moves;                   /* since the zones were last mapped afresh */
     uint64_t growth_bytes;                /* commit ahead by this much; adaptive */
     uint64_t pending_bytes;               /* a budget still to be reached; 0: none */
+    uint64_t ceiling_bytes;               /* how far a budget that a watcher lowered may give way; 0: not at all */
     daf_reclaim_fn reclaim;
     void *reclaim_context;
     _Atomic int is_paused;
@@ -277,6 +278,8 @@ static inline dafi_extent_t *dafi_extent(const dafi_tensors_t *zone, uint32_t id
 }
 
 /* small.c */
+/* What a request takes: a small one that found no block, a whole slab. */
+uint64_t dafi_taken_bytes(uint64_t num_bytes);
 void *dafi_small_alloc(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status);
 void dafi_small_trim(daf_arena_t *arena); /* idle slabs become dirty extents */
 daf_status_t dafi_small_free(daf_arena_t *arena, dafi_extent_t *extent, uint64_t offset);
@@ -317,6 +320,8 @@ uint64_t dafi_least_budget(const daf_arena_t *arena, uint64_t num_bytes);
 uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_bytes);
 void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome);
 bool dafi_budget_settle(daf_arena_t *arena); /* true: a pending budget has just been reached */
+/* True: a budget that was lowered from outside has given way to `num_bytes` more, which bits could not pay for. */
+bool dafi_budget_give_way(daf_arena_t *arena, uint64_t num_bytes);
 void dafi_decay_start(daf_arena_t *arena);
 void dafi_decay(daf_arena_t *arena); /* now and then: give back what stayed cached all the time */
 

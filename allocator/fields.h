@@ -45,6 +45,8 @@ COUNT(evicted_bytes_total, "bytes", "Bytes of planes dropped", arena->counts.evi
 COUNT(spills_total, "count", "Stashes moved to the spill file", arena->counts.spills)
 COUNT(restores_total, "count", "Stashes brought back from it", arena->counts.restores)
 COUNT(oom_total, "count", "Requests that did not fit", arena->counts.oom)
+COUNT(budget_raises_total, "count", "Times a budget lowered from outside gave way to what the run could not do without",
+      arena->counts.budget_raises)
 COUNT(grows_total, "count", "Times the tensor zone committed memory", arena->counts.grows)
 COUNT(grown_bytes_total, "bytes", "Bytes committed so far", arena->counts.grown_bytes)
 COUNT(trims_total, "count", "Times memory was given back to the system", arena->counts.trims)

@@ -55,15 +55,10 @@ static void say_slots(text_t *text, const daf_arena_t *arena) {
     }
 }
 
-/* What a request takes: a small one that found no block, a whole slab. */
-static uint64_t taken_bytes(uint64_t num_bytes) {
-    return num_bytes && num_bytes <= DAFI_SMALL_MAX ? DAFI_SLAB_BYTES : num_bytes;
-}
-
 void daf_arena_report(daf_arena_t *arena, uint64_t num_bytes, char *buffer, uint64_t buffer_bytes) {
     dafi_lock(arena);
     text_t text = {buffer, buffer_bytes};
-    uint64_t plane = dafi_plane_bytes(arena), least = dafi_least_budget(arena, taken_bytes(num_bytes));
+    uint64_t plane = dafi_plane_bytes(arena), least = dafi_least_budget(arena, dafi_taken_bytes(num_bytes));
     uint32_t largest = dafi_tree_last(&arena->tensors.dirty);
     say(&text,
         "DAF (%s): %.1f MiB asked for, and the budget of %.1f MiB does not hold it. A budget of %.1f MiB (%llu bytes) "

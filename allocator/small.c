@@ -59,6 +59,10 @@ static uint32_t make_slab(daf_arena_t *arena, uint32_t class_id, daf_status_t *s
     return id;
 }
 
+uint64_t dafi_taken_bytes(uint64_t num_bytes) {
+    return num_bytes && num_bytes <= DAFI_SMALL_MAX ? DAFI_SLAB_BYTES : num_bytes;
+}
+
 void *dafi_small_alloc(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status) {
     dafi_tensors_t *zone = &arena->tensors;
     uint32_t class_id = class_of((uint32_t)num_bytes), id = zone->partial[class_id];

@@ -154,6 +154,8 @@ daf_status_t daf_stash_reserve(daf_arena_t *arena, const daf_stash_spec_t *spec,
         dafi_lock(arena);
         status = reserve_locked(arena, spec, slot_id, raw_bytes, stash);
     }
+    if (status == DAF_OUT_OF_MEMORY && dafi_budget_give_way(arena, spec_bytes(spec, arena->pages.page_bytes)))
+        status = reserve_locked(arena, spec, slot_id, raw_bytes, stash);
     if (status == DAF_OUT_OF_MEMORY) {
         arena->counts.oom++;
         dafi_event(arena, DAFI_EVENT_OOM, slot_id, spec_bytes(spec, arena->pages.page_bytes), 0, "stash");

@@ -2,7 +2,8 @@
 
 The budget is asked for from outside, over the command page, from all that plain training needs down to a tenth of it.
 What the last step held in tensors and floors cannot be given up: such a budget is refused with the least that would do,
-and that is asked for instead, with a twentieth for what differs from step to step. So every run ends at its floor.
+and that is asked for instead, with a twentieth for what differs from step to step. Where that proves too little, the
+budget gives way. So every run ends at its floor.
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ class SpotCheck:
         self._target: Site | None = None
         self._taken_number = -1
         self._taken_in: Frame | None = None
+        self._held_bytes = 0  # exact contents of the op that is measured
         self._hands_out_exact = False
         self._num_handed = 0
 
@@ -189,7 +190,7 @@ class SpotCheck:
     def _enter(self, site: Site, frame: Frame) -> None:
         self._site = site
         if site is self._target and self._taken_number < 0:
-            self._taken_number, self._taken_in = self._number, frame
+            self._taken_number, self._taken_in, self._held_bytes = self._number, frame, 0
 
     def _hold(self, handle: Handle, tensor: Tensor) -> None:
         if not self._has_room(tensor.nbytes):
@@ -201,9 +202,11 @@ class SpotCheck:
             self._monitor.awaited.append(handle)
 
     def _has_room(self, num_bytes: int) -> bool:
+        """Whether this much more fits, now and at the peak of a step like the last."""
         stats = self._arena.stats()
         taken = stats.get("resident_bytes", 0) - stats.get("cached_bytes", 0)
-        return stats["budget_bytes"] - taken >= ROOM * num_bytes
+        self._held_bytes += num_bytes
+        return stats["budget_bytes"] - max(taken, stats.get("last_step_held_bytes", 0)) >= ROOM * self._held_bytes
 
     def _attach(self, output: object) -> None:
         """Has the node measured when its turn in backward comes. The node is asked for then: held here, it would hold

@@ -171,6 +171,7 @@ EXPORTS: tuple[Export, ...] = (
     _counter("daf_evicted_bytes_total", "Bytes of planes dropped.", _field("evicted_bytes_total")),
     _counter("daf_spills_total", "Stashes moved to slower memory.", _field("spills_total")),
     _counter("daf_restores_total", "Stashes brought back from slower memory.", _field("restores_total")),
+    _counter("daf_budget_raises_total", "Times a budget lowered from outside gave way.", _field("budget_raises_total")),
     _counter("daf_oom_total", "Requests that did not fit when everything droppable was gone.", _field("oom_total")),
     _counter("daf_trimmed_bytes_total", "Bytes given back to the system.", _field("trimmed_bytes_total")),
     _counter("daf_steps_total", "Training steps.", _field("steps_total")),

@@ -15,6 +15,7 @@ import pytest
 
 from daf.allocator import Arena, statspage
 from daf.allocator.runtime import make_identity, runtime_dir
+from daf.errors import DafOutOfMemoryError
 
 MIB = 1 << 20
 PAGE = 4096
@@ -143,6 +144,35 @@ def test_an_impossible_budget_command_is_refused_with_the_least_that_would_do(ar
     outcome = page.outcome(generation)
     assert outcome is not None
     assert (outcome.state, outcome.least_bytes) == ("refused", MIB // 2)
+
+
+def test_a_budget_lowered_from_outside_gives_way_to_what_the_run_cannot_do_without(arena: Arena) -> None:
+    page = statspage.StatsPage(arena.page_path)
+    generation = page.request_budget(MIB // 4)
+    assert wait_for(lambda: page.outcome(generation)).state == "applied"  # type: ignore[attr-defined]
+    block = arena.alloc(MIB // 2)
+    stats = arena.stats()
+    assert MIB // 2 <= stats["budget_bytes"] < MIB
+    assert stats["resident_bytes"] <= stats["budget_bytes"]
+    assert stats["budget_raises_total"] == 1
+    with pytest.raises(DafOutOfMemoryError):  # what was never granted is still not given
+        arena.alloc(MIB)
+    arena.free(block)
+    assert arena.set_budget(MIB // 4).state == "applied"  # the owner's own word is kept
+    with pytest.raises(DafOutOfMemoryError):
+        arena.alloc(MIB // 2)
+    assert arena.is_valid()
+
+
+def test_a_pending_budget_that_gave_way_is_refused(arena: Arena) -> None:
+    block = arena.alloc(MIB // 2)
+    page = statspage.StatsPage(arena.page_path)
+    generation = page.request_budget(MIB // 4)
+    assert wait_for(lambda: page.outcome(generation)).state == "pending"  # type: ignore[attr-defined]
+    other = arena.alloc(MIB // 4)
+    assert wait_for(lambda: page.outcome(generation).state == "refused")  # type: ignore[union-attr]
+    arena.free(block)
+    arena.free(other)
 
 
 def test_pause_and_resume_reach_the_arena(arena: Arena) -> None:

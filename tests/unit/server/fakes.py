@@ -16,7 +16,7 @@ from daf.server.state import Sidecar
 OTHER_FIELDS = (
     "peak_resident_bytes", "peak_held_bytes", "plane_0_bytes", "plane_1_bytes", "spilled_bytes", "stashes",
     "evictions_tensor_total", "evictions_budget_total", "evicted_bytes_total", "spills_total", "restores_total",
-    "oom_total", "trimmed_bytes_total", "steps_total", "step_seconds_total", "faults_total",
+    "oom_total", "budget_raises_total", "trimmed_bytes_total", "steps_total", "step_seconds_total", "faults_total",
 )  # fmt: skip
 TOKEN = "t" * 43
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
