@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from daf.kernels.pointwise import normalize
 from daf.quant.handles import Handle, Recipe, View
 
 MAX_DEPTH = 3
@@ -82,12 +83,31 @@ def _layer_norm(node: Any, _depth: int) -> Recipe | None:
         return None
 
     def compute() -> Tensor:
-        out = (x() - mean()).mul_(rstd())
-        if weight is None:
-            return out if bias is None else out.add_(bias())
-        return out.mul_(weight()) if bias is None else torch.addcmul(bias(), out, weight(), out=out)
+        return normalized(x(), mean(), rstd(), None if weight is None else weight(), None if bias is None else bias())
 
     return Recipe(compute, x.sources)
+
+
+def normalized(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """(x - mean) * rstd * weight + bias: in one pass where all are dense floats, else by torch."""
+    tensors = [tensor for tensor in (x, mean, rstd, weight, bias) if tensor is not None]
+    if x.numel() and all(tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in tensors):
+        out, rows = torch.empty_like(x), mean.numel()
+        normalize(
+            x.data_ptr(),
+            out.data_ptr(),
+            mean=mean.data_ptr(),
+            rstd=rstd.data_ptr(),
+            weight=None if weight is None else weight.data_ptr(),
+            bias=None if bias is None else bias.data_ptr(),
+            rows=rows,
+            cols=x.numel() // rows,
+        )
+        return out
+    out = (x - mean).mul_(rstd)
+    if weight is None:
+        return out if bias is None else out.add_(bias)
+    return out.mul_(weight) if bias is None else torch.addcmul(bias, out, weight, out=out)
 
 
 def _saved_result(node: Any, _depth: int) -> Recipe | None:

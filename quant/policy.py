@@ -25,6 +25,7 @@ SHOW_EVERY = 8  # steps between two looks for widths that the stats page does no
 SAMPLE_EVERY = 255  # odd, so that of two models that are trained in turn both are met
 EARLY_SAMPLES = frozenset({1, 2, 7, 32, 129})
 BUDGET_SHARE = 0.97  # of the bytes that are free for planes: the rest is for what changes from step to step
+RATIO_SHARE = 0.99  # of the bytes that a ratio allows; the rest is for the ends of pages
 ROOMY_SHARE = 0.8
 BUDGET_CHANGE = 0.02
 MIX_CHANGE = 0.1
@@ -153,7 +154,7 @@ class Policy:
             scale = self._error_scale or 1.0 / max(self.probe.gradient_energy, 1e-30)
             max_error = wish.max_error**2 / scale
         else:
-            max_bytes = min(max_bytes, self._ledger.step_raw_bytes / wish.ratio)
+            max_bytes = min(max_bytes, RATIO_SHARE * self._ledger.step_raw_bytes / wish.ratio)
         self.outcome = plan(menus, Goal(max_bytes - fixed_bytes, max_error))
         if max_error and self.outcome.error > max_error:
             self._say_that_the_budget_is_short(wish)

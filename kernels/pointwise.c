@@ -1,0 +1,93 @@
+#include "pointwise.h"
+
+#include <stddef.h>
+#include "threads.h"
+
+#define GRAIN_ELEMENTS 32768 /* as torch: less is not worth waking a thread */
+
+static int64_t grain_of(uint64_t run) {
+    return run < GRAIN_ELEMENTS ? (int64_t)(GRAIN_ELEMENTS / run) : 1;
+}
+
+typedef struct walk {
+    const float *y, *shortcut;
+    float *x;
+    const daf_channels_t *channels;
+} walk_t;
+
+/* By bits: a choice between floats would stay a branch, since either side might trap. */
+static float walk_one(float y, float rise, float scale, float offset, float low) {
+    union {
+        float number;
+        uint32_t bits;
+    } x = {rise * scale + offset}, lowest = {low};
+    uint32_t is_there = -(uint32_t)(y > 0.0f);
+    x.bits = (x.bits & is_there) | (lowest.bits & ~is_there);
+    return x.number;
+}
+
+/* Runs of elements of one channel. */
+static void walk_runs(void *context, int64_t begin, int64_t end) {
+    const walk_t *walk = context;
+    uint64_t inner = walk->channels->inner;
+    for (int64_t run = begin; run < end; run++) {
+        const float *restrict y = walk->y + run * inner, *s = walk->shortcut ? walk->shortcut + run * inner : NULL;
+        float *restrict x = walk->x + run * inner;
+        uint64_t c = (uint64_t)run % walk->channels->num;
+        float scale = walk->channels->scale[c], offset = walk->channels->offset[c], low = walk->channels->low[c];
+        if (s)
+            for (uint64_t i = 0; i < inner; i++) x[i] = walk_one(y[i], y[i] - s[i], scale, offset, low);
+        else
+            for (uint64_t i = 0; i < inner; i++) x[i] = walk_one(y[i], y[i], scale, offset, low);
+    }
+}
+
+/* Rows of one element of each channel. */
+static void walk_rows(void *context, int64_t begin, int64_t end) {
+    const walk_t *walk = context;
+    uint64_t num = walk->channels->num;
+    const float *scale = walk->channels->scale, *offset = walk->channels->offset, *low = walk->channels->low;
+    for (int64_t row = begin; row < end; row++) {
+        const float *restrict y = walk->y + row * num, *s = walk->shortcut ? walk->shortcut + row * num : NULL;
+        float *restrict x = walk->x + row * num;
+        if (s)
+            for (uint64_t c = 0; c < num; c++) x[c] = walk_one(y[c], y[c] - s[c], scale[c], offset[c], low[c]);
+        else
+            for (uint64_t c = 0; c < num; c++) x[c] = walk_one(y[c], y[c], scale[c], offset[c], low[c]);
+    }
+}
+
+void daf_walk_back(const float *y, const float *shortcut, float *x, uint64_t numel, const daf_channels_t *channels) {
+    walk_t walk = {y, shortcut, x, channels};
+    uint64_t run = channels->inner == 1 ? channels->num : channels->inner;
+    if (run) dafi_parallel_for(numel / run, grain_of(run), channels->inner == 1 ? walk_rows : walk_runs, &walk);
+}
+
+typedef struct norm {
+    const float *x, *mean, *rstd, *weight, *bias;
+    float *y;
+    uint64_t cols;
+} norm_t;
+
+static void normalize_rows(void *context, int64_t begin, int64_t end) {
+    const norm_t *norm = context;
+    uint64_t cols = norm->cols;
+    const float *weight = norm->weight, *bias = norm->bias;
+    for (int64_t row = begin; row < end; row++) {
+        const float *restrict x = norm->x + row * cols;
+        float *restrict y = norm->y + row * cols;
+        float mean = norm->mean[row], rstd = norm->rstd[row];
+        if (weight && bias)
+            for (uint64_t c = 0; c < cols; c++) y[c] = (x[c] - mean) * rstd * weight[c] + bias[c];
+        else if (weight)
+            for (uint64_t c = 0; c < cols; c++) y[c] = (x[c] - mean) * rstd * weight[c];
+        else
+            for (uint64_t c = 0; c < cols; c++) y[c] = (x[c] - mean) * rstd + (bias ? bias[c] : 0.0f);
+    }
+}
+
+void daf_normalize(const float *x, const float *mean, const float *rstd, const float *weight, const float *bias,
+                   float *y, uint64_t rows, uint64_t cols) {
+    norm_t norm = {x, mean, rstd, weight, bias, y, cols};
+    if (cols) dafi_parallel_for(rows, grain_of(cols), normalize_rows, &norm);
+}
