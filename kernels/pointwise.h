@@ -1,6 +1,6 @@
 /* What follows from a decoded tensor, in one pass: pointwise, with numbers of their own for each channel or row.
  *
- * Plain loops that the compiler turns into vectors: with one read and one write an element, memory is what they wait for.
+ * Plain loops that the compiler turns into vectors: with a read and a write an element, they wait for memory alone.
  */
 #ifndef DAF_POINTWISE_H
 #define DAF_POINTWISE_H
