@@ -1,14 +1,14 @@
-"""Fidelity by slot, measured in the ordinary backward: now and then one op is run twice more, and nothing else.
+"""Fidelity by slot, measured in the ordinary backward: now and then one op is run once more, and nothing else.
 
 Autograd numbers its nodes. The saves of one op carry the number of its node, so a save is known to belong to an op
 while the forward runs, and the node itself is found from the output of the module around it. In a measured step
 
     forward    the saves of one op keep their exact contents beside the coded ones
-    backward   just before its node runs, it is called twice with the gradient that has arrived: once over the
-               decoded contents, once over the exact ones. No other node runs, and no hook.
+    backward   just before its node runs, it is called over the exact contents, with the gradient that has arrived.
+               No other node runs, and no hook. Then it runs, as ever, over the decoded ones.
 
-The fidelity is the worst cosine between what both calls return (the gradients of the op's inputs and weights). It
-tells what coding does in this op; noise that came with the gradient is in both calls, and so in neither's difference.
+The fidelity is the worst cosine between what both return (the gradients of the op's inputs and weights). It tells what
+coding does in this op; noise that came with the gradient is in both runs, and so in neither's difference.
 
 Every op is measured once, and again when its codecs or widths are planned anew, as soon as FIRST_SHARE of the time
 allows; else in turn, as MAX_SHARE does. Whatever goes wrong costs the measurement of that op, and is counted.
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _current_node = torch._C._current_autograd_node
 _next_number = torch._C._autograd._get_sequence_nr
 
-FIRST_SHARE = 0.01  # of the processor's time, while ops are waiting for their first measurement or a new one
-MAX_SHARE = 0.004  # ... once every op was measured
+FIRST_SHARE = 0.006  # of the processor's time, while ops are waiting for their first measurement or a new one
+MAX_SHARE = 0.002  # ... once every op was measured
 MIN_STEPS_BETWEEN = 4
 LOOK_EVERY = 8  # steps between two looks for ops whose plan has changed
 MAX_NODES = 512  # looked at in search of one
@@ -50,6 +50,9 @@ MAX_MISSES = 3
 SAMPLED = 1 << 16  # elements of each gradient that are compared
 ROOM = 2  # times the bytes of the exact contents: these, and what one more call returns
 LOWEST = 1e-6  # 0 says "not measured"
+
+
+Samples = dict[tuple[int, torch.Size], Tensor]
 
 
 class Site:
@@ -79,6 +82,10 @@ class Site:
     def note(self, fidelity: float) -> None:
         self.fidelity, self.num_misses = fidelity, 0
         self.specs = {slot.id: slot.spec for slot in self.slots.values()}
+
+    def miss(self) -> None:
+        self.num_misses += 1
+        self.is_off = self.num_misses >= MAX_MISSES
 
 
 class SpotCheck:
@@ -115,8 +122,8 @@ class SpotCheck:
         self._taken_number = -1
         self._taken_in: Frame | None = None
         self._held_bytes = 0  # exact contents of the op that is measured
-        self._hands_out_exact = False
         self._num_handed = 0
+        self._exact: Samples = {}  # samples of what the node has just made of exact contents
 
     # -- forward
 
@@ -218,7 +225,8 @@ class SpotCheck:
         if isinstance(node, torch.autograd.function.BackwardCFunction):  # written in Python: cannot be called alone
             self._give_up()
         else:
-            node.register_prehook(self._measure)
+            node.register_prehook(self._run_exact)
+            node.register_hook(self._compare)
 
     # -- backward
 
@@ -227,35 +235,45 @@ class SpotCheck:
         while isinstance(handle, Kept) and handle.instead is not None:
             handle = handle.instead
         if isinstance(handle, View):
-            exact = self._monitor.exact(handle.stored, handle.layout) if self._hands_out_exact else None
+            exact = self._monitor.exact(handle.stored, handle.layout)
             if exact is not None:
                 self._num_handed += 1
                 return exact
             handle.stored.num_uses += 1
         return handle.restore()
 
-    def _measure(self, grads: tuple[Tensor | None, ...]) -> None:
-        site, node = self._target, _current_node()
-        if site is None or node is None or node._sequence_nr() != self._taken_number or torch.is_grad_enabled():
+    def _run_exact(self, grads: tuple[Tensor | None, ...]) -> None:
+        node = _current_node()
+        if self._target is None or node is None or node._sequence_nr() != self._taken_number or torch.is_grad_enabled():
             return
         began = self._clock()
         with self._careful():
-            self._note(site, self._compare(node, grads))
+            self._exact = self._call(node, grads)
+        self._spent_seconds += self._clock() - began
+
+    def _call(self, node: Any, grads: tuple[Tensor | None, ...]) -> Samples:
+        """What the node makes of exact contents: no more than samples, whole results at once would raise the peak."""
+        self.is_running, self._num_handed = True, 0
+        try:
+            outputs = some_of(node(*grads))
+        finally:
+            self.is_running = False
+        return outputs if self._num_handed else {}
+
+    def _compare(self, outputs: Any, _grads: Any) -> None:
+        site, exact, self._exact = self._target, self._exact, {}
+        if site is None or not exact:
+            return
+        began = self._clock()
+        with self._careful():
+            ours = some_of(outputs)
+            self._note(site, worst_cosine((ours[key], exact[key]) for key in ours.keys() & exact.keys()))
         self._let_go()
         self._spent_seconds += self._clock() - began
 
-    def _compare(self, node: Any, grads: tuple[Tensor | None, ...]) -> float:
-        self.is_running, self._num_handed = True, 0
-        try:
-            ours = some_of(node(*grads))  # no more than samples: two results at once would raise the peak
-            self._hands_out_exact = True
-            exact = some_of(node(*grads))
-        finally:
-            self.is_running = self._hands_out_exact = False
-        return worst_cosine(zip(ours, exact, strict=True)) if self._num_handed else 0.0
-
     def _note(self, site: Site, fidelity: float) -> None:
         if not fidelity:
+            site.miss()
             return
         site.note(fidelity)
         self.num_measured += 1
@@ -267,11 +285,10 @@ class SpotCheck:
     def _let_go(self) -> None:
         """Ends the measurement of this step, done or not. Ops that are never found are given up."""
         site, was_lost = self._target, self._taken_in is not None
-        self._target, self._taken_in, self._taken_number = None, None, -1
+        self._target, self._taken_in, self._taken_number, self._exact = None, None, -1, {}
         self._monitor.forget()
         if site is not None and was_lost:
-            site.num_misses += 1
-            site.is_off = site.num_misses >= MAX_MISSES
+            site.miss()
 
     @contextlib.contextmanager
     def _careful(self) -> Iterator[None]:
@@ -319,10 +336,11 @@ def find_node(output: object, number: int) -> Any:
     return None
 
 
-def some_of(outputs: Any) -> list[Tensor]:
-    """A sample of each of a node's dense outputs."""
+def some_of(outputs: Any) -> Samples:
+    """A sample of each of a node's dense outputs, by place and shape: autograd has reduced what it broadcast before."""
     found = outputs if isinstance(outputs, tuple) else (outputs,)
-    return [_sample(one.detach()) for one in found if one is not None and one.layout is torch.strided]
+    dense = (item for item in enumerate(found) if item[1] is not None and item[1].layout is torch.strided)
+    return {(place, one.shape): _sample(one.detach()) for place, one in dense}
 
 
 def _sample(tensor: Tensor) -> Tensor:
