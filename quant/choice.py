@@ -13,6 +13,9 @@ RAW = Spec("raw", 0)
 BOOL = Spec("bool", 1)
 MASK = Spec("mask", 1)
 
+LOGARITHM_WIDTH = 6  # at least: noise d in a logarithm is a factor of e^d, and a tree's widest cells hold the likeliest
+
+_LOGARITHM = "LogSoftmaxBackward0"
 _RELU_LIKE = frozenset({"ReluBackward0", "ThresholdBackward0", "HardtanhBackward0"})
 
 
@@ -47,6 +50,7 @@ class Chooser:
         codec = "minmax-sr" if self.is_stochastic else "meansplit" if self.width <= 4 else "minmax"
         self._spec = Spec(codec, self.width)
         self._relu_spec = Spec("support", min(4, self.width - 1))
+        self._logarithm_spec = Spec("minmax-sr" if self.is_stochastic else "minmax", max(self.width, LOGARITHM_WIDTH))
 
     def choose(self, tensor: Tensor, source: Tensor, slot: Slot) -> Spec:
         dtype = tensor.dtype
@@ -60,6 +64,8 @@ class Chooser:
         planned = slot.planned
         if planned is not None and (planned.codec == "support") == is_relu:
             return planned
+        if producer(tensor) == _LOGARITHM:
+            return self._logarithm_spec
         return self._relu_spec if is_relu else self._spec
 
 

@@ -39,7 +39,7 @@ from daf.quant.scope import Frame, Scope
 from daf.quant.slices import Slices
 from daf.quant.slots import Slot, SlotTable
 from daf.quant.spotcheck import SpotCheck
-from daf.quant.weights import is_from_parameters, is_of_users_leaf, is_weight_copy
+from daf.quant.weights import is_from_parameters, is_of_users_leaf, is_statistic, is_weight_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,6 +233,8 @@ class Engine:
             return self._keep(tensor, "parameter")
         if is_of_users_leaf(tensor):
             return self._keep(tensor, "leaf")
+        if is_statistic(tensor):
+            return self._keep(tensor, "statistic")
         frame.order += 1
         key = storage_key(tensor, layout)
         stored = self.ledger.find(key)

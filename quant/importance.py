@@ -49,6 +49,8 @@ DEFAULT_FLOW = 1.0
 SAVES_OUTPUT = frozenset(
     f"{name}Backward0" for name in ("Softmax", "LogSoftmax", "Tanh", "Sigmoid", "Exp", "Sqrt", "Rsqrt", "Reciprocal")
 )
+# Ops that save a logarithm: noise d in it makes noise p * d in the probability p that the gradient is made of.
+LOGARITHMS = frozenset({"LogSoftmaxBackward0"})
 # Products: noise in one factor gets into the gradient of the other.
 PRODUCTS = frozenset({"BmmBackward0", "BaddbmmBackward0", "MulBackward0"})
 ATTENTION = "ScaledDotProductFlashAttentionForCpuBackward0"
@@ -95,10 +97,14 @@ class Norm:
 
 @dataclass(slots=True)
 class SlotSample:
-    """What one sampled step showed of a slot. grad_energy is that of the gradient that flows on from there."""
+    """What one sampled step showed of a slot. grad_energy is that of the gradient that flows on from there.
+
+    mean_square is that of the content, where noise counts by itself and not in proportion to it (LOGARITHMS).
+    """
 
     clock: int
     grad_energy: float = 0.0
+    mean_square: float = 1.0
 
 
 @dataclass(slots=True)
@@ -190,6 +196,8 @@ class Probe:
         def note(grads: tuple[Tensor | None, ...], _grad_outputs: object = None) -> None:
             sample.grad_energy = _grads_energy(grads)
 
+        if node is not None and node.name() in LOGARITHMS:
+            sample.mean_square = energy_of(tensor) / tensor.numel()
         if node is not None and node.name() in SAVES_OUTPUT:
             node.register_hook(note)
         elif node is not None:
@@ -231,6 +239,8 @@ class Probe:
     def _flow(self, slot: Slot, op: str) -> float:
         if op in WEIGHT_OPS or op in NO_NOISE:
             return 0.0
+        if op in LOGARITHMS:
+            return self.slots[slot.id].mean_square
         norm = self.norms.get(slot.path) if "Norm" in op else None
         return norm.flow if norm is not None else FLOW.get(op, DEFAULT_FLOW)
 

@@ -1,4 +1,4 @@
-"""Which saved tensors are really weights. Coding those would spoil every gradient that flows through them."""
+"""Which saved tensors are really weights, or statistics. Coding those would spoil each gradient through them."""
 
 from __future__ import annotations
 
@@ -52,3 +52,13 @@ def is_of_users_leaf(tensor: Tensor) -> bool:
     base = tensor._base
     owner = tensor if base is None else base
     return owner.is_leaf and owner.requires_grad
+
+
+def is_statistic(tensor: Tensor) -> bool:
+    """One number a row or group, such as a norm's mean and rstd. They scale the whole gradient and are next to nothing:
+    a hundredth of the row's bytes, so every bit of them is worth keeping."""
+    if not tensor.is_floating_point() or tensor.dim() < 2:
+        return False
+    if tensor.shape[-1] == 1:
+        return True
+    return tensor.dim() == 2 and tensor.grad_fn is not None and tensor.grad_fn.name() == "NativeGroupNormBackward0"

@@ -81,8 +81,8 @@ def test_a_new_tensor_at_the_address_of_a_freed_one_is_not_taken_for_it(lossless
 
 
 def test_a_tensor_changed_between_two_saves_is_encoded_twice(lossless: Engine) -> None:
-    a, b, y = (wide(WIDE, n).requires_grad_() for n in (1, 2, 1))
-    x = wide(WIDE, 1)
+    a, b, y = (wide(WIDE, n).requires_grad_() for n in (2, 3, 2))
+    x = wide(WIDE, 2)
     first = x.clone()
     out = (x * a).sum()
     x.add_(1.0)
@@ -90,6 +90,28 @@ def test_a_tensor_changed_between_two_saves_is_encoded_twice(lossless: Engine) -
     grad_a, grad_y = torch.autograd.grad(out, (a, y))
     assert torch.equal(grad_a, first)
     assert torch.equal(grad_y, first + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("norm", "x"),
+    [
+        (nn.LayerNorm(16), wide(4096, 16)),
+        (nn.GroupNorm(64, 64), wide(64, 64, 16)),
+        (nn.RMSNorm(16), wide(4096, 16)),
+    ],
+)
+def test_statistics_of_norms_stay_exact(norm: nn.Module, x: Tensor, arena: HostArena) -> None:
+    with Engine(arena, bits=2, min_bytes=4096) as engine:
+        norm(x.requires_grad_()).square().sum().backward()
+    assert engine.stats()["passed_statistic_total"] == 2
+
+
+def test_log_probabilities_get_the_bits_that_their_exponential_needs(arena: HostArena) -> None:
+    logits, targets = (8.0 * wide(64, 512)).requires_grad_(), torch.arange(64)
+    exact = torch.autograd.grad(F.cross_entropy(logits, targets), logits)[0]
+    with Engine(arena, bits=2):
+        ours = torch.autograd.grad(F.cross_entropy(logits * 1.0, targets), logits)[0]
+    assert (ours - exact).norm() < 0.2 * exact.norm()
 
 
 def test_an_expanded_tensor_stays_small_and_keeps_its_shape(lossless: Engine, arena: HostArena) -> None:
