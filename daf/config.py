@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from daf.sizes import format_bytes, parse_bytes, parse_percent
@@ -39,7 +40,9 @@ class Config:
     budget: Budget = Budget(fraction_of_free=AUTO_BUDGET_FRACTION)
     bits: int | str = "auto"
     ratio: float = 16.0
+    max_error: float = 0.0
     floor: int = 1
+    spill: str = ""
     page_bytes: int = 4096
     cpu_allocator: bool = True
     packing: str = "inline"
@@ -112,6 +115,28 @@ def _ratio(name: str, value: object) -> float:
     raise _refuse(name, value, "how many times less to store than plain torch does, such as 16 or 20x")
 
 
+def _max_error(name: str, value: object) -> float:
+    text = str(value).strip()
+    try:
+        error = parse_percent(text)
+        error = float(text) if error is None else error
+    except ValueError:
+        error = -1.0
+    if 0 <= error <= 1:
+        return error
+    raise _refuse(name, value, "the relative error that the gradient may have, such as 0.1 or 10%; 0: no such target")
+
+
+def _spill(name: str, value: object) -> str:
+    text = str(value).strip()
+    if text.lower() in _OFF:
+        return ""
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    raise _refuse(name, value, "a folder that exists, for saved activations that memory has no room for")
+
+
 def _floor(name: str, value: object) -> int:
     text = str(value).strip()
     if text.isdecimal() and int(text) <= 8:
@@ -170,7 +195,9 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "budget": _budget,
     "bits": _bits,
     "ratio": _ratio,
+    "max_error": _max_error,
     "floor": _floor,
+    "spill": _spill,
     "page_bytes": _page_bytes,
     "cpu_allocator": _flag,
     "packing": _packing,

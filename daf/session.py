@@ -89,7 +89,10 @@ class Session:
         config = self.config
         self._owner_pid = os.getpid()
         self.arena = Arena(
-            budget_bytes=config.budget.resolve(free_bytes()), page_bytes=config.page_bytes, name=config.name
+            budget_bytes=config.budget.resolve(free_bytes()),
+            page_bytes=config.page_bytes,
+            name=config.name,
+            spill_dir=config.spill or None,
         )
         if config.trace:
             start_trace(config.trace)
@@ -100,7 +103,7 @@ class Session:
             self.arena,
             bits=config.bits,
             floor=config.floor,
-            wish=Wish(ratio=config.ratio),
+            wish=Wish(ratio=config.ratio, max_error=config.max_error),
             packing=config.packing,
             rounding=config.rounding,
         )

@@ -39,10 +39,10 @@ MEASURE_EVERY = 50  # steps between two measurements of the gradient, where a fi
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asked of `auto`. All that are set hold; a budget always does.
+    """What the user asked of `auto`, within the budget, which always holds.
 
     ratio      store no more than the raw bytes divided by this
-    max_error  add no bits once the gradient's relative error is expected to be this low
+    max_error  instead of a ratio: as many bits as the gradient needs for its relative error to be this low
     """
 
     ratio: float = 16.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -53,3 +55,32 @@ def test_a_request_beyond_the_budget_is_torchs_own_error_and_a_smaller_one_then_
         with pytest.raises(torch.OutOfMemoryError, match=r"64\.0 MiB"):
             torch.empty(1 << 28)
         assert torch.ones(1 << 20).sum() == 1 << 20
+
+
+def test_what_the_budget_has_no_room_for_goes_to_the_spill_folder_and_comes_back_exact(
+    model: torch.nn.Module, tmp_path: Path
+) -> None:
+    layers = torch.nn.Sequential(*(model for _ in range(8)))
+    x = torch.randn(512, 256)
+    layers(x).square().mean().backward()
+    exact = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    with daf.Session(budget="3MiB", bits="lossless", cpu_allocator=False, spill=tmp_path) as session:
+        layers(x).square().mean().backward()
+        assert session.stats()["spills_total"] > 0
+    assert all(torch.equal(parameter.grad, grad) for parameter, grad in zip(model.parameters(), exact, strict=True))
+
+
+def test_a_fidelity_target_takes_the_place_of_a_ratio() -> None:
+    errors = {}
+    for settings in ({"max_error": 0.02}, {"ratio": 20}):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 256))
+        with daf.Session(budget="64MiB", **settings) as session:
+            monitor = session.engine.monitor
+            monitor.every = 2
+            for _ in range(10):
+                net(torch.randn(512, 256)).square().mean().backward()
+            assert monitor.total is not None
+            errors[next(iter(settings))] = monitor.total.error
+    assert errors["max_error"] < 0.03 < errors["ratio"]

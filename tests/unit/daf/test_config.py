@@ -20,6 +20,10 @@ def test_a_ratio_may_end_in_x() -> None:
     assert Config.read({"ratio": "20x"}).ratio == Config.read({"ratio": 20}).ratio == 20
 
 
+def test_an_error_may_be_a_percentage() -> None:
+    assert Config.read({"max_error": "10%"}).max_error == Config.read({"max_error": 0.1}).max_error == 0.1
+
+
 def test_a_number_is_a_budget_in_bytes() -> None:
     assert Config.read({"budget": 1 << 20}).budget == Budget(num_bytes=1 << 20)
 
@@ -34,7 +38,10 @@ def test_a_number_is_a_budget_in_bytes() -> None:
         ("bits", "many", "auto"),
         ("ratio", "0.5", "16 or 20x"),
         ("ratio", "much", "16 or 20x"),
+        ("max_error", "150%", "10%"),
+        ("max_error", "nan", "0.1"),
         ("floor", "-1", "0 to 8"),
+        ("spill", "/no/such/folder", "a folder that exists"),
         ("page_bytes", "1000", "power of two"),
         ("page_bytes", "64", "512"),
         ("cpu_allocator", "maybe", "on or off"),
