@@ -21,9 +21,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 @click.option("--budget", help="Bytes that tensors and saved activations may take: 2GiB, 512MB, 50%, auto.")
 @click.option("--bits", help="Width of saved activations: auto, 1 to 8, lossless, off.")
 @click.option("--ratio", help="With --bits auto: how many times less to store than plain torch does.")
-@click.option(
-    "--max-error", help="With --bits auto, instead of a ratio: the gradient's relative error, such as 10%."
-)
+@click.option("--max-error", help="With --bits auto, instead of a ratio: the gradient's relative error, such as 10%.")
 @click.option("--floor", help="Planes that every saved activation keeps, however tight the budget.")
 @click.option("--spill", help="A folder for saved activations that the budget has no room for even at their floors.")
 @click.option("--name", help="What to call this run on the page and in metrics.")
