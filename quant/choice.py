@@ -15,6 +15,24 @@ MASK = Spec("mask", 1)
 
 LOGARITHM_WIDTH = 6  # at least: noise d in a logarithm is a factor of e^d, and a tree's widest cells hold the likeliest
 
+# Ops whose backward solves with what they saved, or looks up by it: a little noise there is another answer.
+_FRAGILE = frozenset(
+    f"{name}Backward0"
+    for name in (
+        *("GridSampler2D", "GridSampler3D", "TriangularSolve", "LinalgSolveTriangular", "LinalgSolveEx"),
+        *("Cholesky", "LinalgCholeskyEx", "CholeskySolve", "CholeskyInverse", "LinalgInvEx", "LinalgPinv", "LinalgDet"),
+        *(
+            "LinalgSlogdet",
+            "LinalgLu",
+            "LinalgLuFactorEx",
+            "LuUnpack",
+            "LinalgQr",
+            "LinalgSvd",
+            "LinalgEigh",
+            "LinalgEig",
+        ),
+    )
+)
 _LOGARITHM = "LogSoftmaxBackward0"
 _RELU_LIKE = frozenset({"ReluBackward0", "ThresholdBackward0", "HardtanhBackward0"})
 
@@ -58,7 +76,7 @@ class Chooser:
             return BOOL
         if not dtype.is_floating_point:
             return Spec("int", num_int_bits(source))
-        if self.bits == "lossless" or dtype is torch.float64 or not slot.is_finite:
+        if self.bits == "lossless" or dtype is torch.float64 or not slot.is_finite or _is_fragile(tensor, slot):
             return RAW
         is_relu = is_relu_like(tensor)
         planned = slot.planned
@@ -67,6 +85,10 @@ class Chooser:
         if producer(tensor) == _LOGARITHM:
             return self._logarithm_spec
         return self._relu_spec if is_relu else self._spec
+
+
+def _is_fragile(tensor: Tensor, slot: Slot) -> bool:
+    return producer(tensor) in _FRAGILE or not _FRAGILE.isdisjoint(slot.ops)
 
 
 def num_int_bits(tensor: Tensor) -> int:

@@ -39,6 +39,7 @@ from daf.quant.scope import Frame, Scope
 from daf.quant.slices import Slices
 from daf.quant.slots import Slot, SlotTable
 from daf.quant.spotcheck import SpotCheck
+from daf.quant.unfilled import passed_by
 from daf.quant.weights import is_from_parameters, is_of_users_leaf, is_statistic, is_weight_copy
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Engine:
         self.scope.install(on_root=self._enter_root, on_enter=self._enter_module, on_leave=self._leave_module)
         self._undo.callback(self.scope.remove)
         self._undo.enter_context(self.monitor.watch_backward(self.spot.begin_backward))
+        self._undo.enter_context(passed_by())
         self._hook_thread()
         return self
 
