@@ -3,8 +3,9 @@
 A linear layer saves its input y; the op that made y often has saved what y was made from. Then y is worked out again
 in backward from the decoded source, by one pass that costs about what decoding does, and takes no bytes:
 
-    GELU, SiLU           y = f(x)            x is saved by the op itself
-    layer norm           y = (x - mean) * rstd * weight + bias
+    GELU, SiLU, ELU, ... y = f(x)            x is saved by the op itself
+    norms                y = (x - mean) * rstd * weight + bias
+    products             y = a * b           both saved by the product (gates), or
     dropout over softmax y = p * noise       p saved by softmax, noise by the product
     cast (autocast)      y = x.to(dtype)     of any of these
 
@@ -26,6 +27,7 @@ from daf.kernels.pointwise import normalize
 from daf.quant.handles import Handle, Recipe, View
 
 MAX_DEPTH = 3
+Rule = Callable[[Any, int], Recipe | None]  # of a node, and how much further it may look
 
 
 class Peek(threading.local):
@@ -65,15 +67,19 @@ def derive(node: Any, depth: int = MAX_DEPTH) -> Recipe | None:
     return rule(node, depth) if rule is not None else None
 
 
-def _gelu(node: Any, _depth: int) -> Recipe | None:
-    x = source(node, "_saved_self")
-    approximate = node._saved_approximate
-    return x and Recipe(lambda: F.gelu(x(), approximate=approximate), x.sources)
+def _function(function: Callable[..., Tensor], *settings: str) -> Rule:
+    """The rule of a function of the saved `self` and of the settings that its node holds, in the function's order."""
+
+    def rule(node: Any, _depth: int) -> Recipe | None:
+        x = source(node, "_saved_self")
+        values = [getattr(node, f"_saved_{name}") for name in settings]
+        return x and Recipe(lambda: function(x(), *values), x.sources)
+
+    return rule
 
 
-def _silu(node: Any, _depth: int) -> Recipe | None:
-    x = source(node, "_saved_self")
-    return x and Recipe(lambda: F.silu(x()), x.sources)
+def _gelu(x: Tensor, approximate: str) -> Tensor:
+    return F.gelu(x, approximate=approximate)
 
 
 def _layer_norm(node: Any, _depth: int) -> Recipe | None:
@@ -110,15 +116,67 @@ def normalized(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bia
     return out.mul_(weight) if bias is None else torch.addcmul(bias, out, weight, out=out)
 
 
+def _batch_norm(node: Any, _depth: int) -> Recipe | None:
+    """From its input by the statistics that it saved, or ran with."""
+    affine = _affine(node)
+    eps, is_training = node._saved_eps, node._saved_training
+    names = ("result1", "result2") if is_training else ("running_mean", "running_var")
+    mean, spread = (source(node, f"_saved_{name}") for name in names)
+    x = source(node, "_saved_input") if affine is not None and mean is not None and spread is not None else None
+    if x is None or affine is None or mean is None or spread is None:
+        return None
+    weight, bias = affine
+
+    def compute() -> Tensor:
+        variance = spread().pow(-2) - eps if is_training else spread()
+        return F.batch_norm(x(), mean(), variance, None if weight is None else weight(), bias, eps=eps)
+
+    return Recipe(compute, x.sources)
+
+
+def _group_norm(node: Any, _depth: int) -> Recipe | None:
+    """From its input [N, C, ...] by its statistics [N, groups]."""
+    affine = _affine(node)
+    mean, rstd = source(node, "_saved_result1"), source(node, "_saved_result2")
+    x = source(node, "_saved_input") if affine is not None and mean is not None and rstd is not None else None
+    if x is None or affine is None or mean is None or rstd is None:
+        return None
+    weight, bias = affine
+    num, channels, groups = node._saved_N, node._saved_C, node._saved_group
+
+    def compute() -> Tensor:
+        value = x()
+        shape = (num, channels) + (1,) * (value.dim() - 2)
+        scale, offset = (
+            statistic.view(num, groups).repeat_interleave(channels // groups, 1)
+            for statistic in (rstd(), mean().view(num, groups).neg() * rstd().view(num, groups))
+        )
+        if weight is not None:
+            scale, offset = scale * weight(), offset * weight()
+        if bias is not None:
+            offset = offset + bias
+        return torch.addcmul(offset.view(shape).to(value.dtype), value, scale.view(shape).to(value.dtype))
+
+    return Recipe(compute, x.sources)
+
+
+def _affine(node: Any) -> tuple[Recipe | None, Tensor | None] | None:
+    """Weight and bias of a norm's node. None where it has a weight and no bias to train: it may have a frozen one."""
+    weight = source(node, "_saved_weight")
+    bias = getattr(node.next_functions[2][0], "variable", None)
+    return None if weight is not None and bias is None else (weight, None if bias is None else bias.detach())
+
+
 def _saved_result(node: Any, _depth: int) -> Recipe | None:
     return source(node, "_saved_result")
 
 
-def _times_constant(node: Any, depth: int) -> Recipe | None:
+def _product(node: Any, depth: int) -> Recipe | None:
     (left, _), (right, _) = node.next_functions
-    if left is None or right is not None:
-        return None
-    x = derive(left, depth - 1)
+    if left is not None and right is not None:
+        one, other = source(node, "_saved_self"), source(node, "_saved_other")
+        return one and other and Recipe(lambda: one() * other(), one.sources + other.sources)
+    x = derive(left, depth - 1) if right is None else None
     factor = x and source(node, "_saved_other")
     return x and factor and Recipe(lambda: x() * factor(), x.sources)
 
@@ -127,11 +185,19 @@ def _cast(node: Any, depth: int) -> Recipe | None:
     return derive(node.next_functions[0][0], depth - 1)  # whoever asked casts the result to its own dtype
 
 
-RULES: dict[str, Callable[[Any, int], Recipe | None]] = {
-    "GeluBackward0": _gelu,
-    "SiluBackward0": _silu,
+RULES: dict[str, Rule] = {
+    "GeluBackward0": _function(_gelu, "approximate"),
+    "SiluBackward0": _function(F.silu),
+    "MishBackward0": _function(F.mish),
+    "EluBackward0": _function(torch.ops.aten.elu, "alpha", "scale", "input_scale"),
+    "LeakyReluBackward0": _function(F.leaky_relu, "negative_slope"),
+    "HardswishBackward0": _function(F.hardswish),
+    "HardtanhBackward0": _function(F.hardtanh, "min_val", "max_val"),
+    "SoftplusBackward0": _function(F.softplus, "beta", "threshold"),
     "NativeLayerNormBackward0": _layer_norm,
-    "MulBackward0": _times_constant,
+    "NativeBatchNormBackward0": _batch_norm,
+    "NativeGroupNormBackward0": _group_norm,
+    "MulBackward0": _product,
     "ToCopyBackward0": _cast,
     "SoftmaxBackward0": _saved_result,
 }

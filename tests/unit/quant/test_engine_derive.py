@@ -76,6 +76,22 @@ class Residual(nn.Module):
         return self.head(F.relu(self.norms[2](self.third(y)) + x))
 
 
+class Gated(nn.Module):
+    """silu(a x) * (b x), as most language models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(64, 128), nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+def convolutions(norm: nn.Module, function: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3), norm, function, nn.Conv2d(16, 8, 3))
+
+
 NETS: dict[str, tuple[Callable[[], nn.Module], Tensor, int]] = {
     "gelu": (lambda: nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 8)), data(256, 64), 1),
     "silu": (lambda: nn.Sequential(nn.Linear(64, 128), nn.SiLU(), nn.Linear(128, 8)), data(256, 64), 1),
@@ -87,6 +103,18 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Tensor, int]] = {
     ),
     "attention": (Attention, data(8, 64, 64), 1),
     "causal attention": (lambda: Attention(is_causal=True), data(8, 64, 64), 1),
+    "gated": (Gated, data(256, 64), 2),
+    "batch norm, leaky relu": (lambda: convolutions(nn.BatchNorm2d(16), nn.LeakyReLU(0.1)), data(8, 3, 32, 32), 2),
+    "batch norm, hardswish": (lambda: convolutions(nn.BatchNorm2d(16), nn.Hardswish()), data(8, 3, 32, 32), 2),
+    "frozen batch norm, elu": (lambda: convolutions(nn.BatchNorm2d(16), nn.ELU()).eval(), data(8, 3, 32, 32), 2),
+    "plain batch norm, relu6": (
+        lambda: convolutions(nn.BatchNorm2d(16, affine=False), nn.ReLU6()),
+        data(8, 3, 32, 32),
+        2,
+    ),
+    "group norm, silu": (lambda: convolutions(nn.GroupNorm(4, 16), nn.SiLU()), data(8, 3, 32, 32), 2),
+    "group norm, mish": (lambda: convolutions(nn.GroupNorm(2, 16, affine=False), nn.Mish()), data(8, 3, 32, 32), 2),
+    "softplus": (lambda: nn.Sequential(nn.Linear(64, 128), nn.Softplus(), nn.Linear(128, 8)), data(256, 64), 1),
     "norms before relu": (Residual, data(8, 3, 32, 32), 0),
 }
 
@@ -154,6 +182,23 @@ def test_a_head_can_be_differentiated_after_the_trunk_was_released(fine: Engine)
     torch.autograd.grad(features.sum(), trunk.parameters())
     (weight, _) = torch.autograd.grad(out.sum(), head.parameters())
     assert torch.allclose(weight, features.detach().sum(0).expand(8, 128), rtol=0.02, atol=0.3)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_a_norm_whose_bias_is_frozen_is_not_worked_out_without_it(kind: str, fine: Engine) -> None:
+    norm = nn.BatchNorm2d(16) if kind == "batch" else nn.GroupNorm(4, 16)
+    nn.init.constant_(norm.bias, 3.0)
+    norm.bias.requires_grad_(False)
+    net, x = convolutions(norm, nn.SiLU()), data(8, 3, 32, 32)
+    for _ in range(2):
+        net.zero_grad()
+        net(x).square().mean().backward()
+    ours = [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None]
+    fine.remove()
+    net.zero_grad()
+    net(x).square().mean().backward()
+    exact = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
+    assert relative_error(ours, exact) < 0.03
 
 
 def test_a_frozen_norm_keeps_its_input(fine: Engine) -> None:
