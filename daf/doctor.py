@@ -68,7 +68,7 @@ def _settings() -> Iterator[Line]:
         return
     for name in Config.__dataclass_fields__:
         source = variable(name) if variable(name) in os.environ else "default"
-        yield name, f"{getattr(config, name)!s:<28} ({source})"
+        yield name, f"{str(getattr(config, name)) or '-':<28} ({source})"
 
 
 def _parts() -> Iterator[Line]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from daf.sizes import format_bytes
+
 if TYPE_CHECKING:
     from daf.quant.fidelity import Fidelity
 
@@ -69,5 +71,5 @@ def _print_table(rows: list[Fidelity], stats: dict[str, int]) -> None:
             f"{row.bias:+.3f}",
         )
     Console().print(table)
-    stored = stats["peak_stored_bytes"]
-    click.echo(f"saved activations: {stats['peak_raw_bytes'] / 2**20:.1f} MiB as {stored / 2**20:.1f} MiB at most")
+    raw, stored = (format_bytes(stats[name]) for name in ("peak_raw_bytes", "peak_stored_bytes"))
+    click.echo(f"saved activations: {raw} as {stored} at most")
