@@ -138,15 +138,16 @@ class Encoder:
             self._curve(candidate, source, layout)
             for candidate in candidates(layout, is_relu, self.chooser.is_stochastic)
         ]
-        return [curve for curve in curves if curve.errors]
+        return [curve for curve in curves if len(curve.errors) > curve.min_bits]
 
     def _curve(self, candidate: Candidate, source: Tensor, layout: Layout) -> Curve:
         codec, group, widths = candidate
         dtype = DTYPES[source.dtype]
         coders = {bits: coder(Spec(codec, bits, group), dtype, layout.numel, layout.cols) for bits in widths}
         errors = coders[widths[-1]].relative_distortion(source.data_ptr(), SAMPLED_GROUPS)
-        stored_bytes = tuple(self._stored_bytes(coders[bits]) if bits in coders else 0 for bits in range(len(errors)))
-        return Curve(codec, group, widths[0], errors, stored_bytes)
+        stored_bytes = [self._stored_bytes(coders[bits]) if bits in coders else 0 for bits in range(len(errors))]
+        worth_it = sum(num_bytes <= WORTH_IT * source.nbytes for num_bytes in stored_bytes)
+        return Curve(codec, group, widths[0], errors[:worth_it], tuple(stored_bytes[:worth_it]))
 
 
 Candidate = tuple[str, str, range]  # codec, group shape, widths

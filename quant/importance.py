@@ -100,9 +100,12 @@ class SlotSample:
     """What one sampled step showed of a slot. grad_energy is that of the gradient that flows on from there.
 
     mean_square is that of the content, where noise counts by itself and not in proportion to it (LOGARITHMS).
+    num_saves counts the tensors of the step: a model that is called many times before one backward saves as often. The
+    last of them stands for all.
     """
 
     clock: int
+    num_saves: int = 1
     grad_energy: float = 0.0
     mean_square: float = 1.0
 
@@ -190,7 +193,8 @@ class Probe:
     def see_slot(self, slot_id: int, tensor: Tensor) -> None:
         """A tensor was encoded."""
         self.clock += 1
-        sample = self.slots[slot_id] = SlotSample(self.clock)
+        before = self.slots.get(slot_id)
+        sample = self.slots[slot_id] = SlotSample(self.clock, 1 if before is None else before.num_saves + 1)
         node = tensor.grad_fn
 
         def note(grads: tuple[Tensor | None, ...], _grad_outputs: object = None) -> None:

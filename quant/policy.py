@@ -146,7 +146,7 @@ class Policy:
                 self.publish(slot)
 
     def _plan(self, slots: list[Slot], wish: Wish) -> None:
-        menus = {slot.id: menu_of(slot) for slot in slots if slot.curves}
+        menus = {slot.id: menu_of(slot, self.probe.slots[slot.id].num_saves) for slot in slots if slot.curves}
         fixed_bytes = self._ledger.step_fixed_bytes
         max_bytes = min(self._plane_bytes, self._cap_bytes)
         max_error = 0.0
@@ -209,11 +209,14 @@ def is_sampled(step_number: int) -> bool:
     return step_number in EARLY_SAMPLES or step_number % SAMPLE_EVERY == 0
 
 
-def menu_of(slot: Slot) -> list[Option]:
-    """Every codec and width that suits the slot, with the error it is expected to cause."""
-    following = [Option(None, 0, slot.importance * FOLLOW_ERROR)] if slot.can_follow else []
+def menu_of(slot: Slot, num_saves: int = 1) -> list[Option]:
+    """Every codec and width that suits the slot, with bytes and expected error of all that a step saves there."""
+    importance = num_saves * slot.importance
+    following = [Option(None, 0, importance * FOLLOW_ERROR)] if slot.can_follow else []
     return following + [
-        _option(Spec(curve.codec, bits, curve.group), curve.stored_bytes[bits], slot.importance * curve.errors[bits])
+        _option(
+            Spec(curve.codec, bits, curve.group), num_saves * curve.stored_bytes[bits], importance * curve.errors[bits]
+        )
         for curve in slot.curves
         for bits in range(curve.min_bits, len(curve.errors))
     ]

@@ -97,3 +97,26 @@ def test_the_energy_of_what_lies_scattered_counts_all_of_it() -> None:
     part = torch.randn(2048, 2048)[:, ::2]
     assert energy_of(part) == pytest.approx(float(part.square().sum()), rel=2e-3)
     assert energy_of(torch.ones(1).expand(1 << 20)) == pytest.approx(float(1 << 20), rel=1e-4)
+
+
+def test_a_model_that_is_called_many_times_before_one_backward_keeps_its_ratio() -> None:
+    net = make_net()
+    with Engine(HostArena(), bits="auto", wish=Wish(ratio=8.0)) as engine:
+        for _ in range(4):
+            torch.stack([net(torch.randn(512, 64)).square().mean() for _ in range(6)]).sum().backward()
+        loss = torch.stack([net(torch.randn(512, 64)).square().mean() for _ in range(6)]).sum()
+        stats = engine.stats()
+        assert stats["stored_bytes"] + stats["passed_bytes"] <= stats["raw_bytes"] / 8
+        del loss
+
+
+def test_widths_that_are_not_worth_coding_are_not_planned() -> None:
+    torch.manual_seed(0)
+    cell = nn.GRUCell(64, 64)
+    with Engine(HostArena(), bits="auto") as engine:
+        for _ in range(3):
+            h = torch.zeros(64, 64)
+            for _ in range(40):
+                h = cell(torch.randn(64, 64), h)
+            h.sum().backward()
+        assert "passed_not_worth_it_total" not in engine.stats()
