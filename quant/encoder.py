@@ -147,7 +147,9 @@ class Encoder:
         errors = coders[widths[-1]].relative_distortion(source.data_ptr(), SAMPLED_GROUPS)
         stored_bytes = [self._stored_bytes(coders[bits]) if bits in coders else 0 for bits in range(len(errors))]
         worth_it = sum(num_bytes <= WORTH_IT * source.nbytes for num_bytes in stored_bytes)
-        return Curve(codec, group, widths[0], errors[:worth_it], tuple(stored_bytes[:worth_it]))
+        if worth_it < len(errors):  # a tensor that is to be wider than that is kept as it is
+            errors, stored_bytes = (*errors[:worth_it], 0.0), [*stored_bytes[:worth_it], source.nbytes]
+        return Curve(codec, group, widths[0], errors, tuple(stored_bytes))
 
 
 Candidate = tuple[str, str, range]  # codec, group shape, widths

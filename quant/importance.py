@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 # How much of a factor's relative noise passes into the gradient that flows on; measured op by op.
 FLOW = {
-    "NativeBatchNormBackward0": 0.02,  # where it was not measured: see Norm
-    "NativeLayerNormBackward0": 0.02,  # likewise
+    "NativeBatchNormBackward0": 0.02,  # where it was not measured: see BatchNorm
+    "NativeLayerNormBackward0": 0.02,  # likewise: see _see_layer_norm
     "GeluBackward0": 2.0,
     "SiluBackward0": 2.0,
     "ScaledDotProductFlashAttentionForCpuBackward0": 2.0,
@@ -53,6 +53,7 @@ SAVES_OUTPUT = frozenset(
 LOGARITHMS = frozenset({"LogSoftmaxBackward0"})
 # Products: noise in one factor gets into the gradient of the other.
 PRODUCTS = frozenset({"BmmBackward0", "BaddbmmBackward0", "MulBackward0"})
+LAYER_NORM = "NativeLayerNormBackward0"
 ATTENTION = "ScaledDotProductFlashAttentionForCpuBackward0"
 SAMPLED_ROWS = 64
 STRETCH = 1024  # elements
@@ -80,8 +81,8 @@ class Layer:
 
 
 @dataclass(slots=True)
-class Norm:
-    """One call of a batch or layer norm. Noise in its input passes only through the term x^ * mean(g x^).
+class BatchNorm:
+    """One call of a batch norm. Noise in its input passes only through the term x^ * mean(g x^).
 
     flow is twice the energy of that term over the energy of g.
     """
@@ -117,7 +118,8 @@ class Probe:
     is_on: bool = False
     clock: int = 0
     layers: dict[str, Layer] = field(default_factory=dict)
-    norms: dict[str, Norm] = field(default_factory=dict)
+    batch_norms: dict[str, BatchNorm] = field(default_factory=dict)
+    layer_norms: dict[str, float] = field(default_factory=dict)  # energy that flows on per relative energy of noise
     slots: dict[int, SlotSample] = field(default_factory=dict)
     _product: tuple[int, Sequence[Slot]] = (-1, ())
 
@@ -125,7 +127,8 @@ class Probe:
         self.is_on = True
         self.clock = 0
         self.layers.clear()
-        self.norms.clear()
+        self.batch_norms.clear()
+        self.layer_norms.clear()
         self.slots.clear()
 
     def see_layer(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -142,29 +145,34 @@ class Probe:
         elif node.name() == "NativeBatchNormBackward0":
             if weight.requires_grad:
                 self._see_batch_norm(path, weight, x, node)
-        elif node.name() == "NativeLayerNormBackward0" and weight.shape == x.shape[-1:]:
-            self._see_layer_norm(path, module, output, node)
+        elif node.name() == LAYER_NORM and weight.shape == x.shape[-1:]:
+            self._see_layer_norm(path, weight, x, node)
 
-    def _see_layer_norm(self, path: str, module: nn.Module, output: Tensor, node: Any) -> None:
-        """From a few rows: the sum of g x^ over each, squared."""
-        weight, bias = module._parameters["weight"], module._parameters.get("bias")
-        assert weight is not None
-        cols = output.shape[-1]
-        norm = self.norms[path] = Norm(cols)
-        sample = _some_rows(output.detach(), cols).clone()
-        scaled = sample if bias is None else sample - bias.detach()
+    def _see_layer_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
+        """From a few rows of C elements. dx = rstd (h - mean(h) - x^ mean(h x^)), h = g weight, so noise d in x^ makes
+        noise rstd (d mean(h x^) + x^ mean(h d)), of energy rstd^2 d^2 ((sum h x^)^2 + h^2) / C a row.
+
+        Not in proportion to dx: where h lies along x^ the exact one nearly cancels, and the noise does not.
+        """
+        cols = x.shape[-1]
+        rows = _some_rows(x.detach(), cols).float()
+        centred = rows - rows.mean(1, keepdim=True)
+        rstd = centred.square().mean(1).clamp_min(1e-12).rsqrt()
+        normal = centred * rstd[:, None]
+        share = x.numel() / rows.numel()
+        mean_square = rows.square().mean()
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
             if grads[0] is not None:
-                grad = _some_rows(grads[0].detach(), cols)
-                norm.product_energy = energy_of((grad * scaled).sum(1))
-                norm.grad_energy = energy_of(grad * weight.detach())
+                scaled = _some_rows(grads[0].detach(), cols).float() * weight.detach()
+                product = (scaled * normal).sum(1).square() + scaled.square().sum(1)
+                self.layer_norms[path] = share * float((rstd**4 * mean_square * product).sum()) / cols
 
         node.register_prehook(note)
 
     def _see_batch_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
         """The weight's gradient is the sum of g x^ over each channel."""
-        norm = self.norms[path] = Norm(x.numel() / x.shape[1])
+        norm = self.batch_norms[path] = BatchNorm(x.numel() / x.shape[1])
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
             norm.grad_energy = _grads_energy(grads)
@@ -234,18 +242,27 @@ class Probe:
     def _score(self, slot: Slot, layers: list[Layer]) -> float:
         sample = self.slots[slot.id]
         into_weights = sum(self.layers[path].noise_energy for path in slot.readers if path in self.layers)
-        flow = sum(self._flow(slot, op) * self._energy_after(slot, op) for op in slot.ops)
+        flow = sum(self._flow(slot, op) for op in slot.ops)
         if not flow:
             return into_weights
         before = sum(layer.input_energy / layer.rows for layer in layers if layer.clock < sample.clock)
         return into_weights + flow * before
 
     def _flow(self, slot: Slot, op: str) -> float:
+        """Energy of the noise that flows on from `op`, per relative energy of noise in the slot."""
         if op in WEIGHT_OPS or op in NO_NOISE:
             return 0.0
+        if op == LAYER_NORM:
+            seen = [self.layer_norms[path] for path in slot.readers if path in self.layer_norms]
+            if seen:
+                return sum(seen)
+        return self._passing(slot, op) * self._energy_after(slot, op)
+
+    def _passing(self, slot: Slot, op: str) -> float:
+        """How much of the slot's relative noise passes into the gradient that flows on."""
         if op in LOGARITHMS:
             return self.slots[slot.id].mean_square
-        norm = self.norms.get(slot.path) if "Norm" in op else None
+        norm = self.batch_norms.get(slot.path) if "BatchNorm" in op else None
         return norm.flow if norm is not None else FLOW.get(op, DEFAULT_FLOW)
 
     def _energy_after(self, slot: Slot, op: str) -> float:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from daf.quant import Engine, Wish
-from daf.quant.importance import energy_of
+from daf.quant.importance import Probe, energy_of
 from tests.unit.quant.host_arena import HostArena
 
 
@@ -120,3 +120,27 @@ def test_widths_that_are_not_worth_coding_are_not_planned() -> None:
                 h = cell(torch.randn(64, 64), h)
             h.sum().backward()
         assert "passed_not_worth_it_total" not in engine.stats()
+
+
+@pytest.mark.parametrize("along", [0.0, 3.0])
+def test_the_noise_that_a_layer_norm_passes_on_is_estimated_well_even_where_its_gradient_cancels(along: float) -> None:
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(64)
+    nn.init.uniform_(norm.weight, 0.5, 1.5)
+    x = (2.0 * torch.randn(256, 64) + 0.5).requires_grad_() * 1
+    probe = Probe()
+    probe.start()
+    out = norm(x)
+    probe.see_layer("norm", norm, (x,), out)
+    _, mean, rstd = torch.native_layer_norm(x, [64], norm.weight, norm.bias, norm.eps)
+    grad = torch.randn(256, 64) + along * (x - mean).detach() * rstd.detach() / norm.weight.detach()
+    out.backward(grad)
+
+    def backward(x: Tensor) -> Tensor:
+        arguments = ([64], mean, rstd, norm.weight, norm.bias, [True, False, False])
+        return torch.ops.aten.native_layer_norm_backward(grad, x, *arguments)[0].detach()
+
+    noise = 0.05 * torch.randn(256, 64)
+    made = energy_of(backward(x + noise) - backward(x))
+    estimated = probe.layer_norms["norm"] * energy_of(noise) / energy_of(x)
+    assert 0.7 < estimated / made < 1.4
