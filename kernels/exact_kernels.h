@@ -1,5 +1,5 @@
 /* The fast paths of integers and flags: plain loops over one type each, which the compiler turns into vectors of this
- * instruction set; bits by pack64 and unpack64. */
+ * instruction set; bits by b_test and unpack64. */
 #include "exact.h"
 
 /* Calls `macro` with a dtype's type, of any alignment, and its unsigned twin. */
@@ -52,13 +52,11 @@ FN void exact_codes(uint32_t dtype, const void *src, uint32_t num, uint64_t base
 
 static void exact_take(uint32_t dtype, const void *src, uint32_t num, uint64_t base, dafi_slice_t *slice) {
     uint8_t codes[DAFI_BLOCK] __attribute__((aligned(64)));
-    uint64_t words[DAFI_SLICE_PLANES];
     exact_codes(dtype, src, num, base, slice->shift, codes);
     if (num < DAFI_BLOCK) memset(codes + num, 0, DAFI_BLOCK - num);
-    for (uint32_t w = 0; w < DAFI_BLOCK / 64; w++) {
-        pack64(codes + 64 * w, slice->num_planes, words);
-        for (uint32_t p = 0; p < slice->num_planes; p++) slice->words[p][w] = words[p];
-    }
+    for (uint32_t w = 0; w < DAFI_BLOCK / 64; w++)
+        for (uint32_t p = 0; p < slice->num_planes; p++)
+            slice->words[p][w] = b_test(b_load(codes + 64 * w), slice->num_planes - 1 - p);
 }
 
 /* Adds eight bits of every code to x, or to the base. */
@@ -90,10 +88,8 @@ static void exact_give(uint32_t dtype, void *dst, uint32_t num, const uint64_t *
 
 static uint64_t exact_take_flags(const uint8_t *flags) {
     uint8_t codes[64] __attribute__((aligned(64)));
-    uint64_t word;
     for (uint32_t j = 0; j < 64; j++) codes[j] = flags[j] != 0;
-    pack64(codes, 1, &word);
-    return word;
+    return b_test(b_load(codes), 0);
 }
 
 static void exact_give_flags(uint64_t word, uint8_t *flags) {

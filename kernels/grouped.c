@@ -25,12 +25,15 @@ daf_status dafi_grouped_plan(daf_coder_t *coder) {
     return DAF_OK;
 }
 
-/* Above this the decoded tensor does not stay in a core's caches anyway, so stores go past them. */
+/* Above this a tensor does not stay in a core's caches anyway, so stores go past them. */
 #define STREAMING_BYTES ((uint64_t)4 << 20)
 
+bool dafi_is_big(const daf_coder_t *coder) {
+    return coder->numel * dafi_itemsize(coder->dtype) >= STREAMING_BYTES;
+}
+
 bool dafi_is_streaming(const daf_coder_t *coder, const void *dst) {
-    bool is_big = coder->numel * dafi_itemsize(coder->dtype) >= STREAMING_BYTES;
-    return coder->dtype == DAF_FLOAT32 && is_big && (uintptr_t)dst % DAFI_STREAMING_ALIGN == 0;
+    return coder->dtype == DAF_FLOAT32 && dafi_is_big(coder) && (uintptr_t)dst % DAFI_STREAMING_ALIGN == 0;
 }
 
 dafi_group_job_t dafi_job_of(const daf_coder_t *coder, uint32_t live) {

@@ -74,4 +74,5 @@ const dafi_isa_t JOIN(dafi_isa_, ISA_NAME) = {
     .exact = &exact,
     .widen = widen,
     .narrow = narrow,
+    .stream = HAS_STREAMING ? stream : NULL,
 };

@@ -2,15 +2,13 @@
  * finite goes to the reference, and the bytes are the same either way. */
 
 #define VECTORS (DAF_GROUP / 16) /* of a group */
+#define AHEAD_BYTES 8192         /* prefetched: a group keeps the processor busy for longer than its prefetcher waits */
 
 FN const uint8_t *source_of(const dafi_span_t *span, uint32_t g, uint32_t dtype) {
     return span->src + (size_t)g * DAF_GROUP * itemsize(dtype);
 }
 
-/* Words w of group g in the streams 1..num, from and to memory. */
-FN void put_words(const dafi_span_t *span, uint32_t g, uint32_t w, const uint64_t *words, uint32_t num) {
-    for (uint32_t s = 0; s < num; s++) memcpy(span->plane[s + 1] + g * DAF_UNIT_BYTES + w * 8, &words[s], 8);
-}
+/* Words w of group g in the streams 1..num. */
 FN void get_words(const dafi_span_t *span, uint32_t g, uint32_t w, uint64_t *words, uint32_t num) {
     for (uint32_t s = 0; s < num; s++) memcpy(&words[s], span->plane[s + 1] + g * DAF_UNIT_BYTES + w * 8, 8);
 }
@@ -49,35 +47,53 @@ static const uint32_t lane_counters[16] = {
 #undef LANE
 };
 
+FN void prefetch64(uint32_t dtype, const uint8_t *at) {
+    for (uint32_t byte = 0; byte < 64 * itemsize(dtype); byte += 64) __builtin_prefetch(at + AHEAD_BYTES + byte);
+}
+
+/* Group g's codes, 64 at a time. */
+FN void minmax_codes(const dafi_span_t *span, uint32_t g, uint32_t dtype, const uint16_t head[2], bool is_stochastic,
+                     vb codes[4]) {
+    const uint8_t *at = source_of(span, g, dtype);
+    vf low = v_set1(dafi_from_bf16(head[0])), inverse = v_set1(dafi_minmax_inverse(dafi_from_bf16(head[1])));
+    vi most = i_set1(((1u << span->job.bits) - 1) << 16);
+    vi key = i_set1(dafi_group_key(span->seed, span->first_group + g));
+    vi counter = i_load(lane_counters), round_x = i_set1(0x8000u), round_y = round_x;
+    UNROLL(4)
+    for (uint32_t w = 0; w < 4; w++) {
+        vi lanes[4];
+        prefetch64(dtype, at);
+        for (uint32_t k = 0; k < 4; k += 2, at += 32 * itemsize(dtype)) {
+            if (is_stochastic) {
+                vi random = random32(key, counter);
+                round_x = i_and(random, i_set1(0xffff)), round_y = i_srl(random, 16);
+                counter = i_add(counter, i_set1(16u * DAFI_COUNTER_STEP));
+            }
+            lanes[k] = quantize(load16(dtype, at), low, inverse, most, round_x);
+            lanes[k + 1] = quantize(load16(dtype, at + 16 * itemsize(dtype)), low, inverse, most, round_y);
+        }
+        codes[w] = b_from(lanes);
+    }
+}
+
 FN void minmax_encode_group(const dafi_span_t *span, uint32_t g, uint32_t dtype, bool is_stochastic) {
-    const uint8_t *src = source_of(span, g, dtype);
-    uint8_t codes[DAF_GROUP] __attribute__((aligned(64)));
-    uint16_t head[2];
-    uint32_t bits = span->job.bits;
     float least, greatest;
-    if (!group_range(src, dtype, &least, &greatest)) {
+    uint16_t head[2];
+    vb codes[4];
+    uint32_t bits = span->job.bits;
+    if (!group_range(source_of(span, g, dtype), dtype, &least, &greatest)) {
         dafi_span_encode_group(span, g);
         return;
     }
     dafi_minmax_head(least, greatest, bits, head);
     memcpy(span->head[0] + 4 * g, head, 4);
-    vf low = v_set1(dafi_from_bf16(head[0])), inverse = v_set1(dafi_minmax_inverse(dafi_from_bf16(head[1])));
-    vi most = i_set1(((1u << bits) - 1) << 16), key = i_set1(dafi_group_key(span->seed, span->first_group + g));
-    vi counter = i_load(lane_counters), round_x = i_set1(0x8000u), round_y = round_x;
-    for (uint32_t j = 0; j < DAF_GROUP; j += 32) {
-        if (is_stochastic) {
-            vi random = random32(key, counter);
-            round_x = i_and(random, i_set1(0xffff)), round_y = i_srl(random, 16);
-            counter = i_add(counter, i_set1(16u * DAFI_COUNTER_STEP));
+    minmax_codes(span, g, dtype, head, is_stochastic, codes);
+    for (uint32_t s = 1; s <= bits; s++) {
+        uint8_t *unit = span->plane[s] + g * DAF_UNIT_BYTES;
+        for (uint32_t w = 0; w < 4; w++) {
+            uint64_t word = b_test(codes[w], bits - s);
+            memcpy(unit + 8 * w, &word, 8); /* one by one: gathered first, they would be read before they are written */
         }
-        i_store_u8(codes + j, quantize(load16(dtype, src + j * itemsize(dtype)), low, inverse, most, round_x));
-        vf y = load16(dtype, src + (j + 16) * itemsize(dtype));
-        i_store_u8(codes + j + 16, quantize(y, low, inverse, most, round_y));
-    }
-    for (uint32_t w = 0; w < 4; w++) {
-        uint64_t words[DAFI_MAX_PLANES];
-        pack64(codes + 64 * w, bits, words);
-        put_words(span, g, w, words, bits);
     }
 }
 

@@ -5,6 +5,8 @@
 #include "threads.h"
 
 #define SPAN_ELEMENTS (DAFI_SPAN_GROUPS * DAF_GROUP)
+#define SPAN_UNITS_BYTES (DAFI_SPAN_GROUPS * DAF_UNIT_BYTES)
+
 static uint64_t size_of_group(const dafi_span_t *span, uint32_t g) {
     uint64_t left = span->numel - (uint64_t)g * DAF_GROUP;
     return left < DAF_GROUP ? left : DAF_GROUP;
@@ -102,10 +104,32 @@ void dafi_span_decode_groups(const dafi_span_t *span) {
     for (uint32_t g = 0; !fast && g < dafi_div_up(span->numel, DAF_GROUP); g++) dafi_span_decode_group(span, g);
 }
 
+/* Encodes into planes of its own and writes these out line by line, past the caches. Pages begin at the same places of
+ * a cache: eight planes written side by side would drive each other out of it before their lines are full. */
+static void encode_streaming(dafi_span_t *span) {
+    uint8_t lines[DAFI_MAX_PLANES + 1][SPAN_UNITS_BYTES] __attribute__((aligned(DAFI_STREAMING_ALIGN)));
+    uint8_t *place[DAFI_MAX_PLANES + 1];
+    for (uint32_t s = 0; s <= span->job.bits; s++) {
+        place[s] = span->plane[s];
+        span->plane[s] = place[s] ? lines[s] : NULL;
+    }
+    dafi_span_encode_groups(span);
+    for (uint32_t s = 0; s <= span->job.bits; s++) {
+        if (!place[s]) continue;
+        if ((uintptr_t)place[s] % DAFI_STREAMING_ALIGN)
+            memcpy(place[s], lines[s], SPAN_UNITS_BYTES);
+        else
+            dafi_isa_now()->stream(place[s], lines[s], SPAN_UNITS_BYTES);
+    }
+}
+
 void dafi_span_encode(const daf_coder_t *coder, const daf_planes_t *planes, dafi_span_t *span) {
     staged_t staged;
     find_bytes(coder, planes, span, &staged);
-    dafi_span_encode_groups(span);
+    if (span->is_streaming && span->numel == SPAN_ELEMENTS)
+        encode_streaming(span);
+    else
+        dafi_span_encode_groups(span);
     move_heads(coder, planes, span, &staged, true);
 }
 
@@ -126,11 +150,14 @@ typedef struct task {
 
 static void encode_spans(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
+    bool is_streaming = dafi_is_big(task->coder) && dafi_isa_now()->stream;
     for (uint64_t i = (uint64_t)first; i < (uint64_t)last; i++) {
         dafi_span_t span = dafi_span_of(task->coder, i, task->coder->bits, task->seed);
         span.src = task->src + i * SPAN_ELEMENTS * dafi_itemsize(span.dtype);
+        span.is_streaming = is_streaming;
         dafi_span_encode(task->coder, task->planes, &span);
     }
+    if (is_streaming) dafi_stream_fence();
 }
 
 static void decode_spans(void *context, int64_t first, int64_t last) {

@@ -220,19 +220,33 @@ FN float v_most(vf x) {
     REDUCE(_mm256_max_ps, _mm_max_ps, x);
 }
 
-/* 64 codes of one byte to words of their bits, most significant of `num` first, and back. */
-FN uint64_t top_bits(__m256i low, __m256i high) {
-    return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
+/* 64 numbers of a byte each. */
+typedef struct vb {
+    __m256i a, b;
+} vb;
+
+FN vb b_load(const uint8_t *p) {
+    return (vb){_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 32))};
 }
-FN void pack64(const uint8_t *codes, uint32_t num, uint64_t *words) {
-    const __m128i to_top = _mm_cvtsi32_si128((int)(8 - num));
-    __m256i low = _mm256_sll_epi16(_mm256_loadu_si256((const void *)codes), to_top);
-    __m256i high = _mm256_sll_epi16(_mm256_loadu_si256((const void *)(codes + 32)), to_top);
-    for (uint32_t s = 0; s < num; s++) {
-        words[s] = top_bits(low, high);
-        low = _mm256_add_epi8(low, low);
-        high = _mm256_add_epi8(high, high);
-    }
+FN void b_store(uint8_t *p, vb x) {
+    _mm256_storeu_si256((void *)p, x.a);
+    _mm256_storeu_si256((void *)(p + 32), x.b);
+}
+FN vb b_zero(void) {
+    return (vb){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+FN __m256i bytes_of(vi x, vi y) {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i low = _mm256_packus_epi32(x.a, x.b), high = _mm256_packus_epi32(y.a, y.b);
+    return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+}
+FN vb b_from(const vi *x) { /* four times sixteen lanes, all below 256 */
+    return (vb){bytes_of(x[0], x[1]), bytes_of(x[2], x[3])};
+}
+FN uint64_t b_test(vb x, uint32_t bit) { /* that bit of every number, as a word */
+    const __m128i to_top = _mm_cvtsi32_si128((int)(7 - bit));
+    uint32_t low = (uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(x.a, to_top));
+    return low | (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(x.b, to_top)) << 32;
 }
 FN __m256i spread_bits(uint32_t bits) { /* byte i: 0xff where bit i is set */
     const __m256i byte_of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
@@ -240,6 +254,7 @@ FN __m256i spread_bits(uint32_t bits) { /* byte i: 0xff where bit i is set */
     __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), byte_of);
     return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit_of), bit_of);
 }
+/* 64 codes from words of their bits, most significant first. */
 FN __m256i codes32(const uint64_t *words, uint32_t num, uint32_t shift) {
     __m256i codes = _mm256_setzero_si256();
     for (uint32_t s = 0; s < num; s++)
@@ -251,21 +266,9 @@ FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
     _mm256_storeu_si256((void *)(codes + 32), codes32(words, num, 32));
 }
 
-/* 64 counters of a byte: one more where the word's bit is set. */
-typedef struct vb {
-    __m256i a, b;
-} vb;
-
-FN vb b_zero(void) {
-    return (vb){_mm256_setzero_si256(), _mm256_setzero_si256()};
-}
-FN vb b_count(vb acc, uint64_t word) {
+FN vb b_count(vb acc, uint64_t word) { /* one more where the word's bit is set */
     return (vb){_mm256_sub_epi8(acc.a, spread_bits((uint32_t)word)),
                 _mm256_sub_epi8(acc.b, spread_bits((uint32_t)(word >> 32)))};
-}
-FN void b_store(uint8_t *p, vb x) {
-    _mm256_storeu_si256((void *)p, x.a);
-    _mm256_storeu_si256((void *)(p + 32), x.b);
 }
 
 /* A table of 16 for look_up64: byte k of every entry, in both halves. A byte shuffle looks up 32 codes at once. */

@@ -189,30 +189,36 @@ FN float v_most(vf a) {
     REDUCE(_mm256_max_ps, _mm_max_ps, a);
 }
 
-/* 64 codes of one byte to words of their bits, most significant of `num` first, and back. */
-FN void pack64(const uint8_t *codes, uint32_t num, uint64_t *words) {
-    __m512i bytes = _mm512_loadu_si512(codes);
-    for (uint32_t s = 0; s < num; s++)
-        words[s] = _mm512_test_epi8_mask(bytes, _mm512_set1_epi8((char)(1u << (num - 1 - s))));
+/* 64 numbers of a byte each. */
+typedef __m512i vb;
+
+FN vb b_load(const uint8_t *p) {
+    return _mm512_loadu_si512(p);
 }
+FN void b_store(uint8_t *p, vb a) {
+    _mm512_storeu_si512(p, a);
+}
+FN vb b_zero(void) {
+    return _mm512_setzero_si512();
+}
+FN vb b_from(const vi *a) { /* four times sixteen lanes, all below 256 */
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i low = _mm512_packus_epi32(a[0], a[1]), high = _mm512_packus_epi32(a[2], a[3]);
+    return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+}
+FN uint64_t b_test(vb a, uint32_t bit) { /* that bit of every number, as a word */
+    return _mm512_test_epi8_mask(a, _mm512_set1_epi8((char)(1u << bit)));
+}
+FN vb b_count(vb acc, uint64_t word) { /* one more where the word's bit is set */
+    return _mm512_mask_sub_epi8(acc, word, acc, _mm512_set1_epi8(-1));
+}
+
+/* 64 codes from words of their bits, most significant first. */
 FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
     __m512i bytes = _mm512_setzero_si512();
     for (uint32_t s = 0; s < num; s++)
         bytes = _mm512_mask_add_epi8(bytes, words[s], bytes, _mm512_set1_epi8((char)(1u << (num - 1 - s))));
     _mm512_storeu_si512(codes, bytes);
-}
-
-/* 64 counters of a byte: one more where the word's bit is set. */
-typedef __m512i vb;
-
-FN vb b_zero(void) {
-    return _mm512_setzero_si512();
-}
-FN vb b_count(vb acc, uint64_t word) {
-    return _mm512_mask_sub_epi8(acc, word, acc, _mm512_set1_epi8(-1));
-}
-FN void b_store(uint8_t *p, vb a) {
-    _mm512_storeu_si512(p, a);
 }
 
 /* A table of 16 for look_up64: the entries of 64 codes whose bits stand in `num` words. */

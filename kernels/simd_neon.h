@@ -114,10 +114,13 @@ FN vi i_load_u8(const uint8_t *p) {
 FN void i_store_u16(void *p, vi x) {
     for (int k = 0; k < 4; k++) vst1_u8((uint8_t *)p + 8 * k, vreinterpret_u8_u16(vmovn_u32(x.q[k])));
 }
-FN void i_store_u8(uint8_t *p, vi x) {
+FN uint8x16_t bytes_of(vi x) {
     uint16x8_t low = vcombine_u16(vmovn_u32(x.q[0]), vmovn_u32(x.q[1]));
     uint16x8_t high = vcombine_u16(vmovn_u32(x.q[2]), vmovn_u32(x.q[3]));
-    vst1q_u8(p, vcombine_u8(vmovn_u16(low), vmovn_u16(high)));
+    return vcombine_u8(vmovn_u16(low), vmovn_u16(high));
+}
+FN void i_store_u8(uint8_t *p, vi x) {
+    vst1q_u8(p, bytes_of(x));
 }
 FN vi i_add(vi x, vi y) {
     EACH(vi, vaddq_u32(x.q[k], y.q[k]));
@@ -220,23 +223,35 @@ FN float v_most(vf x) {
     REDUCE(vmaxq_f32, vmax_f32, x);
 }
 
-/* 64 codes of one byte to words of their bits, most significant of `num` first, and back. */
-FN uint64_t tested_bits(const uint8x16_t codes[4], uint8_t bit) {
+/* 64 numbers of a byte each. */
+typedef struct vb {
+    uint8x16_t q[4];
+} vb;
+
+FN vb b_load(const uint8_t *p) {
+    EACH(vb, vld1q_u8(p + 16 * k));
+}
+FN void b_store(uint8_t *p, vb x) {
+    for (int k = 0; k < 4; k++) vst1q_u8(p + 16 * k, x.q[k]);
+}
+FN vb b_zero(void) {
+    EACH(vb, vdupq_n_u8(0));
+}
+FN vb b_from(const vi *x) { /* four times sixteen lanes, all below 256 */
+    EACH(vb, bytes_of(x[k]));
+}
+FN uint64_t b_test(vb x, uint32_t bit) { /* that bit of every number, as a word */
     const uint8x16_t bit_of = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
     uint8x16_t m[4];
-    for (int k = 0; k < 4; k++) m[k] = vandq_u8(vtstq_u8(codes[k], vdupq_n_u8(bit)), bit_of);
+    for (int k = 0; k < 4; k++) m[k] = vandq_u8(vtstq_u8(x.q[k], vdupq_n_u8((uint8_t)(1u << bit))), bit_of);
     uint8x16_t sum = vpaddq_u8(vpaddq_u8(m[0], m[1]), vpaddq_u8(m[2], m[3]));
     return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sum, sum)), 0);
-}
-FN void pack64(const uint8_t *codes, uint32_t num, uint64_t *words) {
-    uint8x16_t bytes[4];
-    for (int k = 0; k < 4; k++) bytes[k] = vld1q_u8(codes + 16 * k);
-    for (uint32_t s = 0; s < num; s++) words[s] = tested_bits(bytes, (uint8_t)(1u << (num - 1 - s)));
 }
 FN uint8x16_t spread_bits(uint32_t bits) { /* byte i: 0xff where bit i of 16 is set */
     const uint8x16_t bit_of = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
     return vtstq_u8(vcombine_u8(vdup_n_u8((uint8_t)bits), vdup_n_u8((uint8_t)(bits >> 8))), bit_of);
 }
+/* 64 codes from words of their bits, most significant first. */
 FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
     for (int k = 0; k < 4; k++) {
         uint8x16_t bytes = vdupq_n_u8(0);
@@ -246,19 +261,8 @@ FN void unpack64(const uint64_t *words, uint32_t num, uint8_t *codes) {
     }
 }
 
-/* 64 counters of a byte: one more where the word's bit is set. */
-typedef struct vb {
-    uint8x16_t q[4];
-} vb;
-
-FN vb b_zero(void) {
-    EACH(vb, vdupq_n_u8(0));
-}
-FN vb b_count(vb acc, uint64_t word) {
+FN vb b_count(vb acc, uint64_t word) { /* one more where the word's bit is set */
     EACH(vb, vsubq_u8(acc.q[k], spread_bits((uint32_t)(word >> (16 * k)))));
-}
-FN void b_store(uint8_t *p, vb x) {
-    for (int k = 0; k < 4; k++) vst1q_u8(p + 16 * k, x.q[k]);
 }
 
 /* A table of 16 for look_up64: the entries of 64 codes whose bits stand in `num` words. */

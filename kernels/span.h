@@ -23,7 +23,7 @@ typedef struct dafi_span {
     const dafi_group_codec_t *codec;
     dafi_group_job_t job;
     uint32_t dtype;
-    bool is_streaming;                   /* decode: store past the caches */
+    bool is_streaming;                   /* store past the caches: decode elements, encode planes */
     uint8_t *plane[DAFI_MAX_PLANES + 1]; /* stream s: 32 bytes a group; NULL where the stream has no plane */
     uint8_t *head[DAFI_MAX_PLANES + 1];  /* stream s: head_bytes a group */
 } dafi_span_t;
@@ -73,6 +73,7 @@ typedef struct dafi_isa {
     /* x = elements - less (NULL: nothing), and elements = plus + x. */
     void (*widen)(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x);
     void (*narrow)(uint32_t dtype, const float *x, const float *plus, uint64_t num, void *dst, bool is_streaming);
+    void (*stream)(void *to, const void *from, size_t size); /* whole lines past the caches; NULL: there is no such */
 } dafi_isa_t;
 
 const dafi_isa_t *dafi_isa_now(void);
@@ -85,7 +86,9 @@ void dafi_column_decode(const daf_coder_t *coder, void *dst, const daf_planes_t 
 dafi_span_t dafi_span_of(const daf_coder_t *coder, uint64_t index, uint32_t live, uint64_t seed);
 void dafi_span_encode(const daf_coder_t *coder, const daf_planes_t *planes, dafi_span_t *span);
 void dafi_span_decode(const daf_coder_t *coder, const daf_planes_t *planes, dafi_span_t *span);
-/* Whether a decoded tensor is stored past the caches: it must be big, and begin on a line of theirs. */
+/* Whether a tensor is too big for a core's caches; and whether its decoded elements are stored past them: they must
+ * also begin on a line. */
+bool dafi_is_big(const daf_coder_t *coder);
 bool dafi_is_streaming(const daf_coder_t *coder, const void *dst);
 void dafi_stream_fence(void); /* makes streaming stores of this thread visible before what follows */
 

@@ -40,6 +40,21 @@ def test_every_instruction_set_gives_the_reference_bytes(isa: str, case: Case) -
     assert case.run() == expected
 
 
+@pytest.mark.parametrize("isa", [name for name in kernels.available_isas() if name != "scalar"])
+@pytest.mark.parametrize("page_bytes", [512, 65536])
+@pytest.mark.parametrize(
+    "spec",
+    [kernels.Spec("minmax", 5), kernels.Spec("minmax-sr", 8), kernels.Spec("meansplit", 4), kernels.Spec("support", 2),
+     kernels.Spec("dual", 1), kernels.Spec("minmax-sr", 3, "column"), kernels.Spec("support", 3, "column")],
+    ids=str,
+)  # fmt: skip
+def test_tensors_too_big_for_the_caches_have_the_reference_bytes(isa: str, page_bytes: int, spec: kernels.Spec) -> None:
+    case = Case(spec, "float32", 192 * 5500, 192, 0, "wild", 3, page_bytes)
+    expected = reference(case)
+    kernels.set_isa(isa)
+    assert case.run() == expected
+
+
 @pytest.mark.parametrize("group", ["run", "column"])
 @pytest.mark.parametrize("codec", ["minmax-sr", "meansplit", "support", "dual"])
 def test_any_number_of_threads_gives_the_same_bytes(codec: str, group: str) -> None:
