@@ -14,8 +14,8 @@
  *      resident = tensor + plane + cached            at every moment outside the lock
  *
  * Threads: every function may be called from any thread at any time unless it says otherwise; one lock per arena, never
- * held while waiting for anything. Fork: the child has a private copy of the arena and publishes nothing. This header
- * is read by C and by cffi.
+ * held while waiting for anything but the spill file. Fork: the child has a private copy of the arena, without what was
+ * spilled, and publishes nothing. This header is read by C and by cffi.
  */
 #ifndef DAF_ARENA_H
 #define DAF_ARENA_H
@@ -92,6 +92,7 @@ daf_status_t daf_stash_release(daf_arena_t *arena,
                                daf_stash_t *stash); /* pinned or not; the handle is dead afterwards */
 daf_status_t daf_stash_set_importance(daf_arena_t *arena, daf_stash_t *stash, const double *importance);
 const daf_stash_view_t *daf_stash_view(const daf_stash_t *stash);
+uint64_t daf_stash_bytes(daf_arena_t *arena, const daf_stash_t *stash); /* of its live pages, in memory or spilled */
 
 /* A larger budget holds at once. A smaller one drops what can be dropped now; the rest goes as it is freed (pending).
  * It is refused when the last training step could not have run in it. `force`: never refuse. */

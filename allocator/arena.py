@@ -96,7 +96,7 @@ class Stash:
         """Keep everything that is left from being dropped; returns the number of live streams."""
         status = _pin(self._home, self._raw)
         if status:
-            self._arena._fail(status, "a stash that was spilled", 0)
+            self._arena._fail(status, "a stash that was spilled", int(lib.daf_stash_bytes(self._home, self._raw)))
         return int(lib.daf_stash_view(self._raw).num_streams)
 
     def unpin(self) -> None:
@@ -140,7 +140,6 @@ class Arena:
             raise ValueError(f"page_bytes={page_bytes}; it is a power of two, {lib.DAF_MIN_PAGE_BYTES} or more")
         self.page_bytes = page_bytes
         self._raw: Any = None
-        self.page_bytes = page_bytes
         spill = ffi.new("char[]", os.fsencode(spill_dir)) if spill_dir is not None else ffi.NULL
         config = ffi.new("daf_arena_config_t *")
         config.budget_bytes = budget_bytes

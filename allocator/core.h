@@ -328,7 +328,8 @@ void dafi_decay(daf_arena_t *arena); /* now and then: give back what stayed cach
 /* spill.c */
 daf_status_t dafi_spill_open(daf_arena_t *arena, const char *folder);
 void dafi_spill_close(daf_arena_t *arena);
-bool dafi_spill_one(daf_arena_t *arena); /* false: no spill file, or nothing left to spill */
+void dafi_spill_orphan(daf_arena_t *arena); /* in a forked child: leave the parent's file alone */
+bool dafi_spill_one(daf_arena_t *arena);    /* false: no spill file, or nothing left to spill */
 bool dafi_spill_restore(daf_arena_t *arena, daf_stash_t *stash);
 void dafi_spill_forget(daf_arena_t *arena, daf_stash_t *stash);
 

@@ -81,7 +81,10 @@ static void unlock_all(void) {
 }
 
 static void in_child(void) {
-    for (daf_arena_t *it = registry; it; it = it->next) dafi_page_orphan(it);
+    for (daf_arena_t *it = registry; it; it = it->next) {
+        dafi_page_orphan(it);
+        dafi_spill_orphan(it);
+    }
     unlock_all();
 }
 

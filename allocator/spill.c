@@ -82,7 +82,7 @@ void dafi_spill_forget(daf_arena_t *arena, daf_stash_t *stash) {
     for (uint32_t i = 0; i < stash->num_pages; i++) give_slot(arena, (uint32_t)(uintptr_t)stash->pages[i]);
     arena->counts.spilled_bytes -= (uint64_t)stash->num_pages << arena->pages.page_shift;
     stash->is_spilled = 0;
-    if (arena->counts.spilled_bytes) return;
+    if (arena->counts.spilled_bytes || arena->spill_file < 0) return;
     arena->num_free_slots = arena->num_spill_slots = 0;
     if (ftruncate(arena->spill_file, 0) != 0) return; /* it only stays longer than needed */
 }
@@ -123,6 +123,12 @@ daf_status_t dafi_spill_open(daf_arena_t *arena, const char *folder) {
     }
     if (arena->spill_file >= 0 && arena->backend.copy_out) arena->spill_buffer = malloc(arena->pages.page_bytes);
     return arena->spill_file < 0 || (arena->backend.copy_out && !arena->spill_buffer) ? DAF_SYSTEM : DAF_OK;
+}
+
+/* What was spilled before the fork is the parent's: a child that asks for it is told that there is no room. */
+void dafi_spill_orphan(daf_arena_t *arena) {
+    if (arena->spill_file >= 0) close(arena->spill_file);
+    arena->spill_file = -1;
 }
 
 void dafi_spill_close(daf_arena_t *arena) {

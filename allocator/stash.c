@@ -165,14 +165,30 @@ daf_status_t daf_stash_reserve(daf_arena_t *arena, const daf_stash_spec_t *spec,
     return status;
 }
 
+/* Like a request for as much: what others hold back is asked for, and a budget that a watcher lowered gives way. */
+static bool bring_back(daf_arena_t *arena, daf_stash_t *stash) {
+    uint64_t bytes = (uint64_t)stash->num_pages << arena->pages.page_shift;
+    if (dafi_spill_restore(arena, stash)) return true;
+    if (arena->reclaim) {
+        dafi_unlock(arena);
+        arena->reclaim(arena->reclaim_context, bytes);
+        dafi_lock(arena);
+        if (!stash->is_spilled || dafi_spill_restore(arena, stash)) return true; /* another thread's pin may be done */
+    }
+    return dafi_budget_give_way(arena, bytes) && dafi_spill_restore(arena, stash);
+}
+
 daf_status_t daf_stash_pin(daf_arena_t *arena, daf_stash_t *stash) {
     dafi_lock(arena);
     daf_status_t status = stash->age == 0 ? DAF_INVALID : DAF_OK;
     if (status == DAF_OK) {
         stash->num_pins++;
         dafi_stash_unindex(arena, stash);
-        if (stash->is_spilled && !dafi_spill_restore(arena, stash)) {
+        if (stash->is_spilled && !bring_back(arena, stash)) {
             stash->num_pins--;
+            arena->counts.oom++;
+            dafi_event(arena, DAFI_EVENT_OOM, stash->slot_id, (uint64_t)stash->num_pages << arena->pages.page_shift, 0,
+                       "spilled");
             status = DAF_OUT_OF_MEMORY;
         }
         dafi_note(arena);
@@ -232,6 +248,13 @@ daf_status_t daf_stash_set_importance(daf_arena_t *arena, daf_stash_t *stash, co
 
 const daf_stash_view_t *daf_stash_view(const daf_stash_t *stash) {
     return &stash->view;
+}
+
+uint64_t daf_stash_bytes(daf_arena_t *arena, const daf_stash_t *stash) {
+    dafi_lock(arena);
+    uint64_t bytes = (uint64_t)stash->num_pages << arena->pages.page_shift;
+    dafi_unlock(arena);
+    return bytes;
 }
 
 void daf_arena_clear(daf_arena_t *arena) {

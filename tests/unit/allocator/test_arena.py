@@ -299,13 +299,7 @@ def test_a_forked_child_has_an_arena_of_its_own(arena: Arena) -> None:
 
 def test_what_is_at_its_floor_is_spilled_where_allowed_and_comes_back(tmp_path: pathlib.Path) -> None:
     with Arena(MIB, publish=False, spill_dir=tmp_path) as arena:
-        spec = arena.stash_spec([16 * PAGE], [0])
-        stashes = []
-        for i in range(40):
-            stash = arena.reserve(spec)
-            fill(stash, i)
-            stash.unpin()
-            stashes.append(stash)
+        stashes = numbered_stashes(arena, 40)
         stats = arena.stats()
         assert stats["spilled_bytes"] == 24 * 16 * PAGE
         assert stats["resident_bytes"] <= MIB
@@ -331,6 +325,46 @@ def test_planes_go_before_anything_is_spilled(tmp_path: pathlib.Path) -> None:
         assert arena.stats()["spills_total"] == 0
         arena.free(arena.alloc(MIB // 2 + 1))
         assert arena.stats()["spills_total"] == 1
+
+
+def test_a_forked_child_leaves_what_its_parent_spilled_alone(tmp_path: pathlib.Path) -> None:
+    with Arena(MIB, publish=False, spill_dir=tmp_path) as arena:
+        stashes = numbered_stashes(arena, 20)
+        child = os.fork()
+        if child == 0:
+            try:
+                stashes[0].pin()
+                os._exit(2)
+            except DafOutOfMemoryError:
+                for stash in stashes:
+                    stash.release()
+                os._exit(0 if arena.is_valid() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        for i, stash in enumerate(stashes):
+            stash.pin()
+            assert content(stash) == bytes([i]) * 16 * PAGE
+            stash.unpin()
+
+
+def test_a_spilled_stash_that_finds_no_room_says_what_it_needs(tmp_path: pathlib.Path) -> None:
+    with Arena(MIB, publish=False, spill_dir=tmp_path) as arena:
+        stashes = numbered_stashes(arena, 1)
+        block = arena.alloc(MIB)
+        with pytest.raises(DafOutOfMemoryError, match=r"0\.1 MiB asked for.* A budget of 1\.1 MiB"):
+            stashes[0].pin()
+        arena.free(block)
+        stashes[0].pin()
+        assert content(stashes[0]) == bytes([0]) * 16 * PAGE
+
+
+def numbered_stashes(arena: Arena, count: int) -> list[Stash]:
+    """Stashes of 16 pages, each full of its number, unpinned: those that no longer fit are spilled."""
+    spec, stashes = arena.stash_spec([16 * PAGE], [0]), []
+    for i in range(count):
+        stashes.append(arena.reserve(spec))
+        fill(stashes[-1], i)
+        stashes[-1].unpin()
+    return stashes
 
 
 def fill(stash: Stash, value: int) -> None:
