@@ -49,7 +49,7 @@ def test_every_floor_is_reached_before_anything_is_spilled(tmp_path: pathlib.Pat
     with Arena(ROOMY_BYTES, publish=False) as arena, Engine(arena, bits=4):
         gradients(net)
         plane_bytes = int(arena.stats()["peak_plane_bytes"])
-    with Arena(plane_bytes // 2, publish=False, spill_dir=tmp_path) as arena, Engine(arena, bits=4) as engine:
+    with Arena(plane_bytes // 2, publish=False, spill_dir=tmp_path) as arena, Engine(arena, bits=4):
         gradients(net)
         assert arena.stats()["evictions_total"] > 0
         assert arena.stats()["spills_total"] == 0
