@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +99,7 @@ class Coder:
         self._native = ffi.new("daf_coder_t *")
         self._native.numel, self._native.cols, self._native.rows = numel, cols, rows
         self._native.bits, self._native.shape, self._native.dtype = spec.bits, SHAPES[spec.group], DTYPES[dtype]
+        _heed_wish()
         _check(lib.daf_coder_init(self._native, spec.codec.encode()), f"{spec} of {numel} {dtype}, cols={cols}")
         self.stream_bytes = tuple(self._native.stream_bytes[0 : self._native.num_streams])
 
@@ -156,6 +159,18 @@ def choose_bits(dtype: str, numel: int, src_ptr: int) -> int:
     bits = ffi.new("uint32_t *")
     _check(lib.daf_choose_bits(DTYPES[dtype], numel, ffi.cast("void *", src_ptr), bits), f"choose_bits of {dtype}")
     return int(bits[0])
+
+
+@functools.cache
+def _heed_wish() -> None:
+    """Say once that DAF_ISA names nothing that this processor has: the C code then takes the best."""
+    wish = os.environ.get("DAF_ISA", "")
+    if wish and wish not in available_isas():
+        warnings.warn(
+            f"DAF_ISA={wish!r} is not an instruction set of this processor, which has {', '.join(available_isas())}; "
+            f"DAF uses {isa()}",
+            stacklevel=4,
+        )
 
 
 def isa() -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
 import random
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -115,3 +117,13 @@ def test_neon_gives_the_reference_bytes(tmp_path: pathlib.Path) -> None:
     batch = fixed_cases(120)
     expected = b"".join(reference(case) for case in batch)
     assert run_tool([emulator, str(tool)], batch, "neon") == expected
+
+
+@pytest.mark.parametrize(("wish", "answer"), [("scalar", "scalar"), ("avx9", kernels.available_isas()[0])])
+def test_the_environment_chooses_the_instruction_set_and_is_told_where_it_cannot(wish: str, answer: str) -> None:
+    code = "from daf import kernels; kernels.coder(kernels.Spec('minmax', 2), 'float32', 9); print(kernels.isa())"
+    child = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "DAF_ISA": wish}, capture_output=True, text=True, check=True
+    )
+    assert child.stdout == f"{answer}\n"
+    assert ("DAF_ISA='avx9' is not an instruction set of this processor" in child.stderr) == (wish == "avx9")
