@@ -47,8 +47,10 @@ def read_trace(path: str | os.PathLike[str]) -> list[Record]:
     """Return the requests in the file at `path`, whichever of the three kinds it is."""
     with open(path, "rb") as file:
         is_pickle = file.read(1) == b"\x80"
-    records = _read_snapshot(path) if is_pickle else _read_csv(path)
-    return list(_only_known(records))
+    records = list(_only_known(_read_snapshot(path) if is_pickle else _read_csv(path)))
+    if not records:
+        raise ValueError(f"{os.fspath(path)!r} is a trace without a request")
+    return records
 
 
 def write_trace(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
@@ -81,10 +83,15 @@ def _read_csv(path: str | os.PathLike[str]) -> Iterator[Record]:
         if not set(reader.fieldnames or ()) >= _COLUMNS:
             raise ValueError(f"{os.fspath(path)!r} has no line with the columns Action, Pointer and Size at its start")
         for row in reader:
-            action = row["Action"].strip()
-            streams = int(row.get("Stream") or 0) if action == "stash" else 0
-            if action in ACTIONS:  # RMM also logs failures, which asked for nothing that was held
+            action = (row["Action"] or "").strip()
+            if action not in ACTIONS:  # RMM also logs failures, which asked for nothing that was held
+                continue
+            try:
+                streams = int(row.get("Stream") or 0) if action == "stash" else 0
                 yield Record(action, int(row["Pointer"], 16), int(row["Size"]), streams)
+            except (TypeError, ValueError):
+                where = f"line {reader.line_num} of the trace {os.fspath(path)!r}"
+                raise ValueError(f"{where} has no pointer (hexadecimal) or no size: {list(row.values())}") from None
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -95,8 +102,11 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _read_snapshot(path: str | os.PathLike[str]) -> Iterator[Record]:
-    with open(path, "rb") as file:
-        snapshot = _load(file)
+    try:
+        with open(path, "rb") as file:
+            snapshot = _load(file)
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is no PyTorch memory snapshot, nor a trace: {error}") from None
     if not isinstance(snapshot, dict) or not isinstance(snapshot.get("device_traces"), list):
         raise ValueError(f"{os.fspath(path)!r} is no PyTorch memory snapshot: it has no device_traces")
     for events in snapshot["device_traces"]:
@@ -111,13 +121,15 @@ def _load(file: IO[bytes]) -> Any:
 
 
 def _only_known(records: Iterable[Record]) -> Iterator[Record]:
-    """Leave out frees of what was there before the recording began."""
-    live: set[int] = set()
+    """Leave out frees of what was there before the recording began; free what is there twice (other devices')."""
+    live: dict[int, str] = {}
     for record in records:
         if record.action in ("allocate", "stash"):
-            live.add(record.pointer)
+            if before := live.get(record.pointer):
+                yield Record("free" if before == "allocate" else "release", record.pointer, 0)
+            live[record.pointer] = record.action
         elif record.action in ("free", "release"):
             if record.pointer not in live:
                 continue
-            live.remove(record.pointer)
+            del live[record.pointer]
         yield record

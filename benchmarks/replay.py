@@ -27,6 +27,7 @@ import sys
 
 from benchmarks import replay_child
 from benchmarks.allocator import PEERS, available
+from daf.allocator.tracing import read_trace
 from daf.sizes import format_bytes
 
 TRACES = pathlib.Path(__file__).parent / "traces"
@@ -83,6 +84,11 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     rows: list[Row] = []
+    for path in options.files:
+        try:
+            read_trace(path)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
     for path in options.files or sorted(TRACES.glob("*.csv")):
         rounds = [[run(path, allocator) for allocator in available()] for _ in range(NUM_ROUNDS)]
         of_trace = [middle(list(of_allocator)) for of_allocator in zip(*rounds, strict=True)]

@@ -57,9 +57,12 @@ def test_a_forked_child_writes_nothing_to_its_parents_trace(path: pathlib.Path) 
     assert [record.action for record in read_trace(path)] == ["step"]
 
 
+HEAD = "Thread,Time,Action,Pointer,Size,Stream\n"
+
+
 def test_a_log_of_rmm_is_read(path: pathlib.Path) -> None:
     path.write_text(
-        "Thread,Time,Action,Pointer,Size,Stream\n"
+        f"{HEAD}"
         "1,10:00:00:000001,allocate,0x10,4096,0\n"
         "1,10:00:00:000002,allocate failure,(nil),99,0\n"
         "1,10:00:00:000003,free,0x99,1,0\n"
@@ -79,6 +82,13 @@ def test_a_pytorch_snapshot_is_read(path: pathlib.Path) -> None:
     assert read_trace(path) == [Record("allocate", 64, 512), Record("free", 64, 512)]
 
 
+def test_devices_that_use_the_same_addresses_do_not_get_in_each_others_way(path: pathlib.Path) -> None:
+    devices = [[{"action": "alloc", "addr": addr, "size": size} for addr in (64, 128)] for size in (10, 20)]
+    path.write_bytes(pickle.dumps({"device_traces": devices}, protocol=4))
+    outcome = Replay(read_trace(path)).run()
+    assert (outcome.num_failed, outcome.peak_allocated_bytes) == (0, 40)
+
+
 class _Trap:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.system, ("echo never",)
@@ -90,7 +100,11 @@ def test_a_snapshot_cannot_run_anything(path: pathlib.Path) -> None:
         read_trace(path)
 
 
-@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"", pickle.dumps({"x": 1})])
+@pytest.mark.parametrize(
+    "content",
+    [b"a,b\n1,2\n", b"", pickle.dumps({"x": 1}), pickle.dumps({"device_traces": [[]]}), b"\x80\x04cut", HEAD.encode(),
+     f"{HEAD}1,0,allocate,0x10,many,0\n".encode(), f"{HEAD}1,0,allocate\n".encode()],
+)  # fmt: skip
 def test_what_is_no_trace_is_refused(path: pathlib.Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match="trace"):
