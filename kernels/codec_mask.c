@@ -2,7 +2,7 @@
  * plane that says which are not zero, then a unit that begins with the value.
  *
  * Values are compared as bits, so infinities and NaN come back as they were. A third value is DAF_OUT_OF_RANGE: coding
- * and finding out whether the tensor is a mask are one pass. A unit goes through 256 flags (bytes of 0 or 1), which
+ * and finding out whether the tensor is a mask are one pass. Decoding goes through 256 flags (bytes of 0 or 1), which
  * compilers turn into vector code on any processor.
  */
 #include <stdatomic.h>
@@ -27,38 +27,33 @@ static uint32_t num_in_unit(const daf_coder_t *coder, uint64_t unit) {
     return left < DAF_GROUP ? (uint32_t)left : DAF_GROUP;
 }
 
-/* For elements of one size: the flags of a unit, and whether it holds a third value; the unit back from its flags. The
- * elements go through a copy because they may have any alignment. */
-#define FLAGS_OF(bits)                                                                                                 \
-    static bool flags_of_##bits(const uint8_t *src, uint32_t num, uint32_t value, uint8_t *flags) {                    \
-        uint##bits##_t x[DAF_GROUP] = {0}, odd = 0, expected = (uint##bits##_t)value;                                  \
-        memcpy(x, src, num * sizeof *x);                                                                               \
-        for (uint32_t j = 0; j < DAF_GROUP; j++) {                                                                     \
-            flags[j] = x[j] != 0;                                                                                      \
-            odd |= (uint##bits##_t)(x[j] ? x[j] ^ expected : 0);                                                       \
-        }                                                                                                              \
-        return odd != 0;                                                                                               \
-    }                                                                                                                  \
+/* For elements of one size: a unit from its flags. It goes through a copy because it may have any alignment. */
+#define FROM_FLAGS(bits)                                                                                               \
     static void from_flags_##bits(const uint8_t *flags, uint32_t num, uint32_t value, uint8_t *dst) {                  \
         uint##bits##_t x[DAF_GROUP];                                                                                   \
         for (uint32_t j = 0; j < DAF_GROUP; j++) x[j] = (uint##bits##_t)((0u - flags[j]) & value);                     \
         memcpy(dst, x, num * sizeof *x);                                                                               \
     }
-FLAGS_OF(16)
-FLAGS_OF(32)
+FROM_FLAGS(16)
+FROM_FLAGS(32)
+
+static const uint8_t *padded(const uint8_t *src, uint32_t size, uint8_t tail[DAF_GROUP * 4]) {
+    memset(tail, 0, DAF_GROUP * 4);
+    return memcpy(tail, src, size);
+}
 
 static void encode_units(void *context, int64_t first, int64_t last) {
     task_t *task = context;
     bool has_third = false, is_wide = task->coder->dtype == DAF_FLOAT32;
+    uint32_t itemsize = is_wide ? 4 : 2;
     for (uint64_t unit = (uint64_t)first; unit < (uint64_t)last && !has_third; unit++) {
-        uint8_t flags[DAF_GROUP], *out = dafi_at(task->planes, 0, unit * DAF_UNIT_BYTES);
-        const uint8_t *src = task->src + unit * DAF_GROUP * (is_wide ? 4 : 2);
+        const uint8_t *src = task->src + unit * DAF_GROUP * itemsize;
         uint32_t num = num_in_unit(task->coder, unit);
-        has_third = (is_wide ? flags_of_32 : flags_of_16)(src, num, task->value, flags);
-        for (uint32_t w = 0; w < 4; w++) {
-            uint64_t word = task->exact->take_flags(flags + 64 * w);
-            memcpy(out + 8 * w, &word, sizeof word);
-        }
+        uint8_t tail[DAF_GROUP * 4];
+        uint64_t words[4];
+        if (num < DAF_GROUP) src = padded(src, num * itemsize, tail);
+        has_third = task->exact->take_mask(src, is_wide, task->value, words);
+        memcpy(dafi_at(task->planes, 0, unit * DAF_UNIT_BYTES), words, sizeof words);
     }
     if (has_third) atomic_store(&task->has_third, true);
 }

@@ -87,4 +87,16 @@ static void give_flags(uint64_t word, uint8_t *flags) {
     for (uint32_t j = 0; j < 64; j++) flags[j] = (word >> j) & 1u;
 }
 
-const dafi_exact_t dafi_exact_reference = {range, take, give, take_flags, give_flags};
+static bool take_mask(const uint8_t *src, bool is_wide, uint32_t value, uint64_t words[4]) {
+    bool has_third = false;
+    memset(words, 0, 4 * sizeof *words);
+    for (uint32_t j = 0; j < DAF_GROUP; j++) {
+        uint32_t x = 0;
+        memcpy(&x, src + j * (is_wide ? 4 : 2), is_wide ? 4 : 2);
+        if (x) dafi_set_bit(words, j);
+        has_third |= x && x != value;
+    }
+    return has_third;
+}
+
+const dafi_exact_t dafi_exact_reference = {range, take, give, take_flags, give_flags, take_mask};

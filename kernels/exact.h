@@ -1,4 +1,4 @@
-/* What the exact codecs ask of an instruction set: integers and flags to words of their bits, and back.
+/* What the exact codecs ask of an instruction set: integers, flags and masks to words of their bits, and back.
  *
  *   block  up to 4096 consecutive integers; a code is an integer less the block's base
  *   slice  up to eight neighbouring planes of a block: bits shift .. shift + num_planes - 1 of each code, most
@@ -28,6 +28,8 @@ typedef struct dafi_exact {
     /* 64 bytes, zero or not, and one word. */
     uint64_t (*take_flags)(const uint8_t *flags);
     void (*give_flags)(uint64_t word, uint8_t *flags);
+    /* 256 elements of 2 or 4 bytes: which are not zero; returns whether one is neither zero nor `value`. */
+    bool (*take_mask)(const uint8_t *src, bool is_wide, uint32_t value, uint64_t words[4]);
 } dafi_exact_t;
 
 extern const dafi_exact_t dafi_exact_reference;

@@ -1,5 +1,5 @@
-/* The fast paths of integers and flags: plain loops over one type each, which the compiler turns into vectors of this
- * instruction set; bits by b_test and unpack64. */
+/* The fast paths of integers, flags and masks: plain loops over one type each, which the compiler turns into vectors of
+ * this instruction set; bits by b_test and unpack64. */
 #include "exact.h"
 
 /* Calls `macro` with a dtype's type, of any alignment, and its unsigned twin. */
@@ -96,4 +96,23 @@ static void exact_give_flags(uint64_t word, uint8_t *flags) {
     unpack64(&word, 1, flags);
 }
 
-static const dafi_exact_t exact = {exact_range, exact_take, exact_give, exact_take_flags, exact_give_flags};
+FN uint64_t mask64(const uint8_t *src, bool is_wide, uint32_t value, uint32_t *third) {
+    uint64_t word = 0;
+    for (uint32_t k = 0; k < 4; k++) {
+        vi x = is_wide ? i_load(src + 64 * k) : i_load_u16(src + 32 * k);
+        uint32_t zero = m_bits(i_eq(x, i_set1(0)));
+        word |= (uint64_t)(~zero & 0xffffu) << (16 * k);
+        *third |= ~(zero | m_bits(i_eq(x, i_set1(value)))) & 0xffffu;
+    }
+    return word;
+}
+
+static bool exact_take_mask(const uint8_t *src, bool is_wide, uint32_t value, uint64_t words[4]) {
+    uint32_t third = 0;
+    for (uint32_t w = 0; w < 4; w++)
+        words[w] = is_wide ? mask64(src + 256 * w, true, value, &third) : mask64(src + 128 * w, false, value, &third);
+    return third != 0;
+}
+
+static const dafi_exact_t exact = {exact_range,      exact_take,       exact_give,
+                                   exact_take_flags, exact_give_flags, exact_take_mask};

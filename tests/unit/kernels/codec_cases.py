@@ -80,6 +80,8 @@ def _elements(kind: str, numel: int, dtype: str, seed: int) -> npt.NDArray[np.ge
         x[:] = rng.choice([0.0, -0.0, 0.1, -7.5])
     elif kind == "integers":
         x = np.round(x * 3).astype(np.float32)
+    elif kind == "mask":
+        x = np.where(rng.random(numel) < 0.9, rng.choice([1.25, -np.inf, -0.0]), 0).astype(np.float32)
     elif kind == "wild":
         spots = rng.random(numel) < 0.003
         x[spots] = rng.choice([np.nan, np.inf, -np.inf, 3e38, -1e36, -0.0, 1e-45], int(spots.sum()))
@@ -91,16 +93,16 @@ def _elements(kind: str, numel: int, dtype: str, seed: int) -> npt.NDArray[np.ge
 
 @st.composite
 def exact_cases(draw: st.DrawFn) -> Case:
-    """Any case of integers or flags."""
-    name, dtype = draw(st.sampled_from(["int", "bool"])), draw(st.sampled_from(sorted(INTEGERS)))
-    spec = Spec(name, draw(st.integers(1, 64))) if name == "int" else Spec("bool", 1)
+    """Any case of integers, flags or masks."""
+    name = draw(st.sampled_from(["int", "bool", "mask"]))
+    dtypes = {"int": sorted(INTEGERS), "bool": ["uint8"], "mask": FLOATS}
     return Case(
-        spec=spec,
-        dtype="uint8" if name == "bool" else dtype,
+        spec=Spec(name, draw(st.integers(1, 64)) if name == "int" else 1),
+        dtype=draw(st.sampled_from(dtypes[name])),
         numel=draw(st.integers(0, 9000)),
         cols=0,
         rows=0,
-        kind="",
+        kind="mask",
         seed=draw(st.integers(0, 2**32)),
         page_bytes=draw(st.sampled_from([512, 4096])),
     )
