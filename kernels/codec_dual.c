@@ -12,8 +12,7 @@
 
 #define SIDE 8
 #define SPAN_ELEMENTS (DAFI_SPAN_GROUPS * DAF_GROUP)
-#define CHUNK 2048           /* columns that are averaged at a time */
-#define HUGE_BITS 0x7a800000 /* of DAFI_HUGE */
+#define CHUNK 2048 /* columns that are averaged at a time */
 
 /* The blocks of a tensor, and the coder of the rest. */
 typedef struct blocks {
@@ -56,28 +55,17 @@ static daf_status plan(daf_coder_t *coder) {
     return DAF_OK;
 }
 
-/* Counts the regular elements of each column and makes the others zero. On bits: compilers turn that into vectors. */
-static void keep_regular(float *x, uint64_t num, uint32_t *count) {
-    for (uint64_t c = 0; c < num; c++) {
-        uint32_t bits = dafi_bits_of(x[c]), is_regular = (int32_t)(bits & 0x7fffffffu) < HUGE_BITS;
-        x[c] = dafi_float_of(bits & (0u - is_regular));
-        count[c] += is_regular;
-    }
-}
-
 /* The averages of blocks first .. first + num of a band, from the source: of their regular elements, summed down each
  * column and then over the columns. Bands count through all maps; num * width is at most CHUNK. */
 static void average(const daf_coder_t *coder, const blocks_t *b, const uint8_t *src, uint64_t band, uint64_t first,
                     uint64_t num, uint16_t *halves) {
-    float x[CHUNK], total[CHUNK] = {0};
+    float total[CHUNK] = {0};
     uint32_t count[CHUNK] = {0};
     uint64_t top = band % b->bands * SIDE, bottom = top + SIDE < b->rows ? top + SIDE : b->rows;
     uint64_t left = first * b->width, right = left + num * b->width < b->cols ? left + num * b->width : b->cols;
     for (uint64_t r = band / b->bands * b->rows + top; r < band / b->bands * b->rows + bottom; r++) {
         const uint8_t *row = src + (r * b->cols + left) * dafi_itemsize(coder->dtype);
-        dafi_isa_now()->widen(coder->dtype, row, NULL, right - left, x);
-        keep_regular(x, right - left, count);
-        for (uint64_t c = 0; c < right - left; c++) total[c] += x[c];
+        dafi_isa_now()->add_regular(coder->dtype, row, right - left, total, count);
     }
     for (uint64_t k = 0; k < num; k++) {
         float sum = 0.0f;

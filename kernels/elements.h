@@ -71,14 +71,24 @@ FN size_t itemsize(uint32_t dtype) {
     return dtype == DAF_FLOAT32 ? 4 : 2;
 }
 
-/* x = the elements, less the numbers at `less` where there are some. */
-static void widen(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x) {
+/* sum += the regular elements, count += 1 for each of them. */
+static void add_regular(uint32_t dtype, const void *src, uint64_t num, float *sum, uint32_t *count) {
     uint64_t j = 0;
     for (; j + 16 <= num; j += 16) {
-        vf values = load16(dtype, (const uint8_t *)src + j * itemsize(dtype));
-        v_store(x + j, less ? v_sub(values, v_load(less + j)) : values);
+        vf x = load16(dtype, (const uint8_t *)src + j * itemsize(dtype));
+        vm is_regular = m_and(v_gt(x, v_set1(-DAFI_HUGE)), v_gt(v_set1(DAFI_HUGE), x));
+        v_store(sum + j, v_add_where(v_load(sum + j), is_regular, x));
+        i_store(count + j, i_count(i_load(count + j), is_regular));
     }
-    for (; j < num; j++) x[j] = less ? dafi_load(dtype, src, j) - less[j] : dafi_load(dtype, src, j);
+    dafi_add_regular(dtype, src, j, num, sum, count);
+}
+
+/* x = the elements - less. */
+static void widen(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x) {
+    uint64_t j = 0;
+    for (; j + 16 <= num; j += 16)
+        v_store(x + j, v_sub(load16(dtype, (const uint8_t *)src + j * itemsize(dtype)), v_load(less + j)));
+    for (; j < num; j++) x[j] = dafi_load(dtype, src, j) - less[j];
 }
 
 /* The elements = plus + x. What NaN and infinities are in 16 bits is the reference's matter. */

@@ -9,8 +9,11 @@ static bool always(void) {
     return true;
 }
 
+static void add_regular(uint32_t dtype, const void *src, uint64_t num, float *sum, uint32_t *count) {
+    dafi_add_regular(dtype, src, 0, num, sum, count);
+}
 static void widen(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x) {
-    for (uint64_t j = 0; j < num; j++) x[j] = less ? dafi_load(dtype, src, j) - less[j] : dafi_load(dtype, src, j);
+    for (uint64_t j = 0; j < num; j++) x[j] = dafi_load(dtype, src, j) - less[j];
 }
 static void narrow(uint32_t dtype, const float *x, const float *plus, uint64_t num, void *dst, bool is_streaming) {
     (void)is_streaming;
@@ -18,7 +21,13 @@ static void narrow(uint32_t dtype, const float *x, const float *plus, uint64_t n
 }
 
 static const dafi_isa_t scalar = {
-    .name = "scalar", .is_available = always, .exact = &dafi_exact_reference, .widen = widen, .narrow = narrow};
+    .name = "scalar",
+    .is_available = always,
+    .exact = &dafi_exact_reference,
+    .add_regular = add_regular,
+    .widen = widen,
+    .narrow = narrow,
+};
 #if defined(__x86_64__)
 extern const dafi_isa_t dafi_isa_avx512, dafi_isa_avx2;
 static const dafi_isa_t *const known[] = {&dafi_isa_avx512, &dafi_isa_avx2, &scalar};

@@ -72,6 +72,7 @@ const dafi_isa_t JOIN(dafi_isa_, ISA_NAME) = {
     .decode_tile = {tile_decode_minmax, tile_decode_minmax, tile_decode_meansplit, tile_decode_support},
     .count_strip = count_strip,
     .exact = &exact,
+    .add_regular = add_regular,
     .widen = widen,
     .narrow = narrow,
     .stream = HAS_STREAMING ? stream : NULL,

@@ -123,6 +123,17 @@ static inline float dafi_load(uint32_t dtype, const void *src, uint64_t index) {
     return dtype == DAF_BFLOAT16 ? dafi_from_bf16(half) : dafi_from_f16(half);
 }
 
+/* sum[j] += element j if that is regular, and count[j] += 1, for j = first .. num - 1. */
+static inline void dafi_add_regular(uint32_t dtype, const void *src, uint64_t first, uint64_t num, float *sum,
+                                    uint32_t *count) {
+    for (uint64_t j = first; j < num; j++) {
+        float x = dafi_load(dtype, src, j);
+        if (!dafi_is_regular(x)) continue;
+        sum[j] += x;
+        count[j]++;
+    }
+}
+
 static inline void dafi_store(uint32_t dtype, void *dst, uint64_t index, float value) {
     if (dtype == DAF_FLOAT32) {
         memcpy((uint8_t *)dst + 4 * index, &value, 4);

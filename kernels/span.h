@@ -70,7 +70,8 @@ typedef struct dafi_isa {
     dafi_tile_fn decode_tile[DAFI_NUM_KERNELS];
     void (*count_strip)(const dafi_tile_t *first, uint16_t (*counts)[64]); /* of each node of a tree, per column */
     const dafi_exact_t *exact;
-    /* x = elements - less (NULL: nothing), and elements = plus + x. */
+    /* sum and count of the regular elements at each place; x = elements - less; elements = plus + x. */
+    void (*add_regular)(uint32_t dtype, const void *src, uint64_t num, float *sum, uint32_t *count);
     void (*widen)(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x);
     void (*narrow)(uint32_t dtype, const float *x, const float *plus, uint64_t num, void *dst, bool is_streaming);
     void (*stream)(void *to, const void *from, size_t size); /* whole lines past the caches; NULL: there is no such */
