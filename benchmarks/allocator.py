@@ -25,6 +25,7 @@ import sys
 from typing import IO
 
 from benchmarks import allocator_child
+from benchmarks.report import write_json
 from daf.sizes import format_bytes
 
 PEERS = {"glibc": "", "jemalloc": "jemalloc", "tcmalloc": "tcmalloc_minimal", "mimalloc": "mimalloc"}
@@ -147,8 +148,7 @@ def main() -> None:
         show(of_model)
         rows += of_model
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
+        write_json(options.json, map(dataclasses.asdict, rows))
 
 
 if __name__ == "__main__":

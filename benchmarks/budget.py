@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import pathlib
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from torch import Tensor, nn
 import daf
 from benchmarks import falling
 from benchmarks.replay import TRACES
+from benchmarks.report import write_json
 from benchmarks.sampling import Sampler
 from daf.allocator import Arena
 from daf.allocator.replay import Replay
@@ -146,12 +145,7 @@ def show_falling(models: str, path: str | None) -> None:
         falling.show(of_model)
         rows += of_model
     if path:
-        write_json(path, rows)
-
-
-def write_json(path: str, rows: Sequence[Any]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
+        write_json(path, map(dataclasses.asdict, rows))
 
 
 def main() -> None:
@@ -182,7 +176,7 @@ def main() -> None:
         )
     print(f"impossible: {error}\n({time.perf_counter() - start:.0f} s)")
     if options.json:
-        write_json(options.json, rows)
+        write_json(options.json, map(dataclasses.asdict, rows))
 
 
 if __name__ == "__main__":

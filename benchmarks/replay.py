@@ -27,6 +27,7 @@ import sys
 
 from benchmarks import replay_child
 from benchmarks.allocator import PEERS, available
+from benchmarks.report import write_json
 from daf.allocator.tracing import read_trace
 from daf.sizes import format_bytes
 
@@ -95,8 +96,7 @@ def main() -> None:
         show(of_trace)
         rows += of_trace
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
+        write_json(options.json, map(dataclasses.asdict, rows))
 
 
 if __name__ == "__main__":
