@@ -109,6 +109,7 @@ void dafi_span_decode_groups(const dafi_span_t *span) {
 static void encode_streaming(dafi_span_t *span) {
     uint8_t lines[DAFI_MAX_PLANES + 1][SPAN_UNITS_BYTES] __attribute__((aligned(DAFI_STREAMING_ALIGN)));
     uint8_t *place[DAFI_MAX_PLANES + 1];
+    void (*stream)(void *to, const void *from, size_t size) = dafi_isa_now()->stream;
     for (uint32_t s = 0; s <= span->job.bits; s++) {
         place[s] = span->plane[s];
         span->plane[s] = place[s] ? lines[s] : NULL;
@@ -116,10 +117,10 @@ static void encode_streaming(dafi_span_t *span) {
     dafi_span_encode_groups(span);
     for (uint32_t s = 0; s <= span->job.bits; s++) {
         if (!place[s]) continue;
-        if ((uintptr_t)place[s] % DAFI_STREAMING_ALIGN)
-            memcpy(place[s], lines[s], SPAN_UNITS_BYTES);
+        if (stream && (uintptr_t)place[s] % DAFI_STREAMING_ALIGN == 0)
+            stream(place[s], lines[s], SPAN_UNITS_BYTES);
         else
-            dafi_isa_now()->stream(place[s], lines[s], SPAN_UNITS_BYTES);
+            memcpy(place[s], lines[s], SPAN_UNITS_BYTES);
     }
 }
 

@@ -66,9 +66,6 @@ FN vm m_or(vm a, vm b) {
 FN vm m_and(vm a, vm b) {
     return a & b;
 }
-FN vm m_and_not(vm a, vm b) {
-    return a & (vm)~b;
-}
 FN uint32_t m_bits(vm m) {
     return m;
 }
