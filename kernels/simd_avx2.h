@@ -302,7 +302,12 @@ FN void look_up32(const table_t *table, __m256i codes, vf *out) {
     out[0] = join_halves(q0, q1, q2, q3, false); /* each of q0..q3: four of the first 16 codes, four of the others */
     out[1] = join_halves(q0, q1, q2, q3, true);
 }
-FN void look_up64(const table_t *table, const uint64_t *words, uint32_t num, vf *out) {
-    look_up32(table, codes32(words, num, 0), out);
-    look_up32(table, codes32(words, num, 32), out + 2);
+/* A byte shuffle gives zero for a code whose top bit is set. */
+FN __m256i only_where(__m256i codes, uint32_t bits) {
+    return _mm256_or_si256(codes, _mm256_andnot_si256(spread_bits(bits), _mm256_set1_epi8((char)0x80)));
+}
+FN void look_up64(const table_t *table, const uint64_t *words, uint32_t num, const uint64_t *support, vf *out) {
+    __m256i low = codes32(words, num, 0), high = codes32(words, num, 32);
+    look_up32(table, support ? only_where(low, (uint32_t)*support) : low, out);
+    look_up32(table, support ? only_where(high, (uint32_t)(*support >> 32)) : high, out + 2);
 }

@@ -262,14 +262,18 @@ FN vb b_count(vb acc, uint64_t word) { /* one more where the word's bit is set *
     EACH(vb, vsubq_u8(acc.q[k], spread_bits((uint32_t)(word >> (16 * k)))));
 }
 
-/* A table of 16 for look_up64: the entries of 64 codes whose bits stand in `num` words. */
+/* A table of 16 for look_up64: the entries of 64 codes whose bits stand in `num` words; zero where the support's bit is
+ * clear (NULL: nowhere). */
 typedef vf table_t;
 
 FN table_t table_of(vf entries) {
     return entries;
 }
-FN void look_up64(const table_t *table, const uint64_t *words, uint32_t num, vf *out) {
+FN void look_up64(const table_t *table, const uint64_t *words, uint32_t num, const uint64_t *support, vf *out) {
     uint8_t codes[64];
     unpack64(words, num, codes);
-    for (uint32_t j = 0; j < 4; j++) out[j] = v_look_up(*table, i_load_u8(codes + 16 * j));
+    for (uint32_t j = 0; j < 4; j++) {
+        out[j] = v_look_up(*table, i_load_u8(codes + 16 * j));
+        if (support) out[j] = v_zero_unless(m_from((*support >> (16 * j)) & 0xffff), out[j]);
+    }
 }

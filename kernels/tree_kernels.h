@@ -214,14 +214,11 @@ FN void meansplit_decode_group(const dafi_span_t *span, uint32_t g, uint32_t dty
     table_t table = table_of(v_load(leaf));
     for (uint32_t w = 0; w < 4; w++) {
         vf x[4];
-        uint64_t words[4], support = ~0ull;
+        uint64_t words[4], support;
         if (has_support) memcpy(&support, span->plane[0] + g * DAF_UNIT_BYTES + w * 8, 8);
         get_words(span, g, w, words, live);
-        look_up64(&table, words, live, x);
-        for (uint32_t j = 0; j < 4; j++) {
-            if (has_support) x[j] = v_zero_unless(m_from((support >> (16 * j)) & 0xffff), x[j]);
-            store16(dtype, dst + (64 * w + 16 * j) * itemsize(dtype), x[j], is_streaming);
-        }
+        look_up64(&table, words, live, has_support ? &support : NULL, x);
+        for (uint32_t j = 0; j < 4; j++) store16(dtype, dst + (64 * w + 16 * j) * itemsize(dtype), x[j], is_streaming);
     }
 }
 
