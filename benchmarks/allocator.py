@@ -142,6 +142,8 @@ def main() -> None:
     parser.add_argument("--allocators", default=",".join(available()))
     parser.add_argument("--steps", type=int, default=12)
     options = parser.parse_args()
+    if missing := sorted(PEERS.keys() - set(available())):
+        print(f"not measured: {', '.join(missing)} (Debian: libjemalloc2, libtcmalloc-minimal4, libmimalloc2.0)")
     rows: list[Row] = []
     for model in options.models.split(","):
         of_model = race(model, options.allocators.split(","), options.steps)
