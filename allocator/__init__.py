@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from daf.allocator.arena import Arena, Outcome, Stash, StashSpec
     from daf.allocator.cpu_door import FrontDoorWarning, cpu_arena, install_cpu, uninstall_cpu
-    from daf.allocator.cuda_door import cuda_arena, install_cuda, library_path, maybe_install_cuda
+    from daf.allocator.cuda_door import (
+        cuda_arena,
+        device_arena,
+        home_stream,
+        install_cuda,
+        library_path,
+        maybe_install_cuda,
+    )
     from daf.allocator.torch_stats import (
         max_memory_allocated,
         memory_allocated,
@@ -29,6 +36,8 @@ __all__ = [
     "StashSpec",
     "cpu_arena",
     "cuda_arena",
+    "device_arena",
+    "home_stream",
     "install_cpu",
     "install_cuda",
     "library_path",
@@ -47,7 +56,14 @@ __all__ = [
 _MODULES = {
     "arena": ("Arena", "Outcome", "Stash", "StashSpec"),
     "cpu_door": ("FrontDoorWarning", "cpu_arena", "install_cpu", "uninstall_cpu"),
-    "cuda_door": ("cuda_arena", "install_cuda", "library_path", "maybe_install_cuda"),
+    "cuda_door": (
+        "cuda_arena",
+        "device_arena",
+        "home_stream",
+        "install_cuda",
+        "library_path",
+        "maybe_install_cuda",
+    ),
     "torch_stats": (
         "max_memory_allocated",
         "memory_allocated",

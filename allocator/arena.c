@@ -85,6 +85,14 @@ void daf_arena_close(daf_arena_t *arena) {
     dafi_leave(arena);
 }
 
+void daf_arena_unpublish(daf_arena_t *arena) {
+    dafi_page_close(arena);
+}
+
+uint32_t daf_arena_page_bytes(const daf_arena_t *arena) {
+    return arena->pages.page_bytes;
+}
+
 /* Nothing of a closed arena is left but the arena itself: whoever took the last piece away takes that too. */
 void dafi_leave(daf_arena_t *arena) {
     bool is_last = arena->is_closed && arena->tensors.num_live == 0 && arena->num_stashes == 0;

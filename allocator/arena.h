@@ -131,6 +131,8 @@ void daf_arena_reset_peaks(daf_arena_t *arena);
  * `folder`. */
 daf_status_t daf_arena_publish(daf_arena_t *arena, const char *folder, const char *identity);
 const char *daf_arena_page_path(const daf_arena_t *arena); /* "" when not published; lives as long as the arena */
+void daf_arena_unpublish(daf_arena_t *arena);              /* the page says that the run has ended */
+uint32_t daf_arena_page_bytes(const daf_arena_t *arena);   /* of the plane zone */
 
 typedef struct daf_slot_row {
     const char *name, *op, *codec; /* NULL: leave as it is */

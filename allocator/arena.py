@@ -7,7 +7,7 @@ import os
 import struct
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -138,7 +138,6 @@ class Arena:
             raise ValueError(f"budget_bytes={budget_bytes}; an arena has at least {lib.DAF_MIN_BUDGET_BYTES}")
         if page_bytes < lib.DAF_MIN_PAGE_BYTES or page_bytes & (page_bytes - 1):
             raise ValueError(f"page_bytes={page_bytes}; it is a power of two, {lib.DAF_MIN_PAGE_BYTES} or more")
-        self.page_bytes = page_bytes
         self._raw: Any = None
         spill = ffi.new("char[]", os.fsencode(spill_dir)) if spill_dir is not None else ffi.NULL
         config = ffi.new("daf_arena_config_t *")
@@ -152,17 +151,30 @@ class Arena:
         if status:
             detail = os.strerror(ffi.errno) if status == lib.DAF_SYSTEM else "the backend does not take this page size"
             raise DafError(f"an arena of {format_bytes(budget_bytes)} cannot be opened: {detail}")
-        self._raw = out[0]
-        self._at_exit = weakref.finalize(self, _close, self._raw)
-        atexit.register(self._at_exit)
+        self._take(out[0], _close)
         if publish:
             self._publish(name)
 
-    def _publish(self, name: str) -> None:
+    @classmethod
+    def of(cls, address: int, *, name: str = "", device: str = "cpu") -> Self:
+        """Speak for an arena that C opened and goes on serving torch from: publish it, leave it open at the end."""
+        arena = cls.__new__(cls)
+        arena._take(ffi.cast("daf_arena_t *", address), lib.daf_arena_unpublish)
+        arena._publish(name, device)
+        return arena
+
+    def _take(self, raw: Any, at_exit: Callable[[Any], None]) -> None:
+        self._raw = raw
+        self.page_bytes = int(lib.daf_arena_page_bytes(raw))
+        self._at_exit = weakref.finalize(self, at_exit, raw)
+        atexit.register(self._at_exit)
+
+    def _publish(self, name: str, device: str = "cpu") -> None:
         try:
             folder = runtime.make_runtime_dir()
             statspage.clean_stale(folder)
-            status = lib.daf_arena_publish(self._raw, os.fsencode(folder), runtime.make_identity(name).encode())
+            identity = runtime.make_identity(name, device).encode()
+            status = lib.daf_arena_publish(self._raw, os.fsencode(folder), identity)
             if status:
                 raise OSError(ffi.errno, os.strerror(ffi.errno), str(folder))
         except OSError as error:
@@ -173,8 +185,7 @@ class Arena:
         raw, self._raw = self._raw, None
         if raw is not None:
             atexit.unregister(self._at_exit)
-            self._at_exit.detach()
-            _close(raw)
+            self._at_exit()
 
     def __enter__(self) -> Self:
         return self

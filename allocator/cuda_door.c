@@ -22,6 +22,8 @@ static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static device_t devices[DAF_MAX_DEVICES];
 static daf_raise_fn raise_fn;
 static daf_notice_fn notice_fn;
+static uint64_t own_budget_bytes;
+static uint32_t own_page_bytes;
 static int was_noticed[DAF_NUM_NOTICES];
 
 static device_t *device_at(int ordinal) {
@@ -108,9 +110,22 @@ static void open_own(int ordinal) {
     daf_arena_config_t config = {.backend = daf_backend_cuda(ordinal)};
     daf_arena_t *arena;
     if (config.backend == NULL) return;
-    config.budget_bytes = daf_cuda_total_bytes(ordinal) / 10 * 9;
+    config.budget_bytes = own_budget_bytes ? own_budget_bytes : daf_cuda_total_bytes(ordinal) / 10 * 9;
     config.reserve_bytes = daf_cuda_total_bytes(ordinal) * 4;
-    if (daf_arena_open(&config, &arena) == DAF_OK) attach(ordinal, arena, 1);
+    config.page_bytes = own_page_bytes;
+    daf_status_t status = daf_arena_open(&config, &arena);
+    if (status == DAF_INVALID) { /* pages too small for the device's units */
+        config.page_bytes = 0;
+        status = daf_arena_open(&config, &arena);
+    }
+    if (status == DAF_OK) attach(ordinal, arena, 1);
+}
+
+void daf_cuda_set_own(uint64_t budget_bytes, uint32_t page_bytes) {
+    pthread_mutex_lock(&open_lock);
+    own_budget_bytes = budget_bytes;
+    own_page_bytes = page_bytes;
+    pthread_mutex_unlock(&open_lock);
 }
 
 static device_t *device_for(int ordinal) {
@@ -167,6 +182,13 @@ void daf_cuda_detach(int ordinal) {
 daf_arena_t *daf_cuda_arena(int ordinal) {
     device_t *device = device_at(ordinal);
     return device == NULL ? NULL : device->arena;
+}
+
+int daf_cuda_home(int ordinal, daf_cuda_stream_t *stream) {
+    device_t *device = device_at(ordinal);
+    if (device == NULL || !__atomic_load_n(&device->has_home, __ATOMIC_ACQUIRE)) return 0;
+    *stream = device->home;
+    return 1;
 }
 
 /* ---- what torch calls ---- */

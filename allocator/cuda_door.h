@@ -39,11 +39,15 @@ const daf_backend_t *daf_backend_cuda(int device);
 uint64_t daf_cuda_total_bytes(int device); /* 0: no such device */
 
 /* Serve `device` from `arena`, which was opened on that device's backend. A device without an arena gets one of its own
- * at the first request, with nine tenths of the device for a budget. */
+ * at the first request: of this budget (0: nine tenths of the device) and page size (0, or smaller than the device's
+ * units allow: the default). */
 daf_status_t daf_cuda_attach(int device, daf_arena_t *arena);
+void daf_cuda_set_own(uint64_t budget_bytes, uint32_t page_bytes);
 /* Give up the arena, waiting for the device first. Blocks still out are gone: only for the end, and for tests. */
 void daf_cuda_detach(int device);
 daf_arena_t *daf_cuda_arena(int device); /* NULL: none yet */
+/* The device's home stream, which planes are written and read on. 0: none yet, nothing was asked for. */
+int daf_cuda_home(int device, daf_cuda_stream_t *stream);
 void daf_cuda_meter(int device, daf_meter_t *copy);
 void daf_cuda_reset_peaks(int device);
 

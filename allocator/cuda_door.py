@@ -22,6 +22,8 @@ _NOTICES = {
     0: "a CUDA graph is being recorded: the memory it uses stays reserved for it until the process ends",
 }
 _kept: list[Any] = []  # torch and C hold pointers to these for the life of the process
+_arenas: dict[int, Arena] = {}  # by device
+_name = ""  # what the run is called on its pages
 
 
 def library_path() -> str:
@@ -62,25 +64,46 @@ def install_cuda(arena: Arena | None = None, device: int = 0) -> bool:
     _warn_of_limits(torch)
     _raise_torchs_error()
     _plug_in(torch)
-    _kept.append(arena)
+    if arena is not None:
+        _arenas[device] = arena
     return True
 
 
-def maybe_install_cuda(budget_bytes: int = 0, device: int = 0) -> bool:
+def maybe_install_cuda(budget_bytes: int = 0, page_bytes: int = 0, *, name: str = "") -> bool:
     """Install the door where there is CUDA and it is not installed yet; say nothing where there is none.
 
-    With a budget, `device` gets an arena of that size. False, with a warning, where torch has used CUDA already.
+    Every device that torch then uses gets an arena of that budget, 0 being nine tenths of the device, when it is first
+    used: a rank of a job opens none on the others' devices. False, with a warning, where torch has used CUDA already.
     """
+    global _name
     import torch
 
     if why_no_cuda() or _why_not_torch(torch):
         return False
+    lib.daf_cuda_set_own(budget_bytes, page_bytes)
+    _name = name
     if _is_installed():
         return True
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         _tell("torch has used CUDA already, so its memory stays with torch's own allocator; open DAF earlier")
         return False
-    return install_cuda(cuda_arena(budget_bytes, device) if budget_bytes else None, device)
+    return install_cuda()
+
+
+def device_arena(device: int) -> Arena | None:
+    """Return the arena that torch's memory on a CUDA device comes from, published; None where it is not DAF's."""
+    if device not in _arenas:
+        raw = lib.daf_cuda_arena(device)
+        if raw == ffi.NULL:
+            return None
+        _arenas[device] = Arena.of(int(ffi.cast("uintptr_t", raw)), name=_name, device=f"cuda:{device}")
+    return _arenas[device]
+
+
+def home_stream(device: int) -> int | None:
+    """Return the stream that a device's pages are ordered on, as torch's raw number; None where there is none yet."""
+    stream = ffi.new("daf_cuda_stream_t *")
+    return int(ffi.cast("uintptr_t", stream[0])) if lib.daf_cuda_home(device, stream) else None
 
 
 def _is_installed() -> bool:

@@ -70,17 +70,17 @@ class Session:
         self.close()
 
     def stats(self) -> dict[str, Any]:
-        """Return the arena's and the engine's numbers now."""
+        """Return the numbers now of the engine and of the arena that it keeps the budget of: the device's, on CUDA."""
         if self.arena is None:
             raise DafError("the session is not open: use `with daf.Session(...)` or call start()")
-        return {**self.arena.stats(), **self.engine.stats()}
+        return {**self.engine.arena.stats(), **self.engine.stats()}
 
     def set_budget(self, budget: str | int) -> Any:
         """Change the budget while training goes on; return the outcome: applied, pending or refused, and why."""
         if self.arena is None:
             raise DafError("the session is not open: use `with daf.Session(...)` or call start()")
-        wanted = Config.read({"budget": budget}).budget
-        return self.arena.set_budget(wanted.resolve(free_bytes()))
+        wanted, arena = Config.read({"budget": budget}).budget, self.engine.arena
+        return arena.set_budget(wanted.resolve(free_bytes() if arena is self.arena else _device_bytes()))
 
     def _start(self) -> None:
         from daf.allocator import Arena, install_cpu, maybe_install_cuda, start_trace
@@ -98,7 +98,7 @@ class Session:
             start_trace(config.trace)
         if config.cpu_allocator:
             install_cpu(self.arena)
-        maybe_install_cuda(config.budget.num_bytes)
+        maybe_install_cuda(config.budget.num_bytes, config.page_bytes, name=config.name)
         self.engine = Engine(
             self.arena,
             bits=config.bits,
@@ -178,6 +178,13 @@ def free_bytes() -> int:
         with contextlib.suppress(OSError, ValueError):  # no such group, or no limit ("max")
             free = min(free, int(limit.read_text()) - int(used.read_text()))
     return max(free, 0)
+
+
+def _device_bytes() -> int:
+    """Return the memory of the current CUDA device: nearly all of it is DAF's already."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[1])
 
 
 def _group_files(membership: Path, root: Path) -> Iterator[tuple[Path, Path]]:
