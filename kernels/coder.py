@@ -195,12 +195,13 @@ class HostPlanes:
     The pages of a stream follow each other, but nothing may rely on it: an arena's do not.
     """
 
-    def __init__(self, stream_bytes: tuple[int, ...], page_bytes: int = 4096) -> None:
+    def __init__(self, stream_bytes: tuple[int, ...], page_bytes: int = 4096, base: int = 0) -> None:
+        """base: an address on a device to lay the pages out from, which cannot be read or written here."""
         counts = [-(-size // page_bytes) for size in stream_bytes]
         total = sum(counts)
-        self._buffer = ffi.new("uint8_t[]", total * page_bytes + page_bytes)
-        start = -int(ffi.cast("uintptr_t", self._buffer)) % page_bytes
-        pages = [self._buffer + start + i * page_bytes for i in range(total)]
+        self._buffer = ffi.new("uint8_t[]", 0 if base else total * page_bytes + page_bytes)
+        start = base or -(-int(ffi.cast("uintptr_t", self._buffer)) // page_bytes) * page_bytes
+        pages = [ffi.cast("uint8_t *", start + i * page_bytes) for i in range(total)]
         self._pages = ffi.new("uint8_t *[]", pages or [ffi.NULL])
         self._view = ffi.new("daf_planes_t *")
         self._view.pages, self._view.page_bytes = self._pages, page_bytes

@@ -5,6 +5,7 @@ Needs the extra `gpu` (Triton). Nothing else in DAF imports this module; TRITON_
 
 from __future__ import annotations
 
+import array
 import dataclasses
 from typing import Any
 
@@ -21,24 +22,38 @@ _UNIT_GROUPS = 16  # at most these share a unit of headers, whose rest the encod
 _EXACTLY = {"enable_fp_fusion": False}  # see triton_numbers.py
 
 
-def encode(coder: Coder, src: torch.Tensor, planes_addr: int, seed: int = 0) -> None:
-    """Write every stream from the dense tensor `src`, on its device and current stream. Same bytes as Coder.encode."""
+def encode(
+    coder: Coder, src: torch.Tensor, planes_addr: int, seed: int = 0, *, doubt: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Write every stream from the dense tensor `src`, on its device and current stream. Same bytes as Coder.encode.
+
+    Returns the planes' table on the device, which decode takes as long as the planes stay where they are.
+    doubt: int32 [1] on the device, which gets a 1 where the elements do not go into the planes (integers too wide, a
+           mask of several values). Without it that is a ValueError, and the host waits for the device to know.
+    """
     _check_tensor(coder, src)
-    planes = _Planes.read(coder, planes_addr, src.device, seed)
+    planes = _Planes.read(coder, planes_addr, src.device, seed=seed)
     if planes.num_streams != coder._native.num_streams:
         raise StashError(
             f"encode: planes have {planes.num_streams} streams, {coder} writes {coder._native.num_streams}"
         )
-    _ENCODERS[coder.spec.codec](coder, src, planes)
+    if coder.spec.codec in _DOUBTFUL:
+        _encode_doubtful(coder, src, planes, doubt)
+    else:
+        _ENCODERS[coder.spec.codec](coder, src, planes)
+    return planes.table
 
 
-def decode(coder: Coder, dst: torch.Tensor, planes_addr: int, *, verify: bool = True) -> None:
+def decode(
+    coder: Coder, dst: torch.Tensor, planes_addr: int, *, table: torch.Tensor | None = None, verify: bool = True
+) -> None:
     """Fill the dense tensor `dst` from the live streams. Same bytes as Coder.decode.
 
+    table: what encode returned. Nothing is copied to the device then.
     verify: read the tag first and refuse a foreign stash. It waits for the device; the stash's owner may leave it out.
     """
     _check_tensor(coder, dst)
-    planes = _Planes.read(coder, planes_addr, dst.device, 0)
+    planes = _Planes.read(coder, planes_addr, dst.device, table=table)
     if verify:
         planes.verify(coder)
     if coder.numel:
@@ -60,7 +75,9 @@ class _Planes:
     num_streams: int
 
     @classmethod
-    def read(cls, coder: Coder, planes_addr: int, device: torch.device, seed: int) -> _Planes:
+    def read(
+        cls, coder: Coder, planes_addr: int, device: torch.device, *, seed: int = 0, table: torch.Tensor | None = None
+    ) -> _Planes:
         view = ffi.cast("daf_planes_t *", planes_addr)
         page_bytes, num_streams = int(view.page_bytes), int(view.num_streams)
         if page_bytes < lib.DAF_MIN_PAGE_BYTES or page_bytes & (page_bytes - 1):
@@ -69,21 +86,29 @@ class _Planes:
             )
         if not 1 <= num_streams <= coder._native.num_streams:
             raise StashError(f"planes have {num_streams} streams; {coder} has 1 to {coder._native.num_streams}")
-        counts = [-(-size // page_bytes) for size in coder.stream_bytes[:num_streams]]
-        first = [sum(counts[:s]) for s in range(num_streams)]
-        words = [*first, *[0] * (12 - num_streams), *_tag(coder), _signed(seed)]
-        pages = b"".join(
-            ffi.buffer(view.pages + view.first_page[s], 8 * count)[:] for s, count in enumerate(counts) if count
-        )
-        table = torch.tensor(words, dtype=torch.int64)
-        table = torch.cat([table, torch.frombuffer(bytearray(pages), dtype=torch.int64)])
-        return cls(table.to(device, non_blocking=True), page_bytes.bit_length() - 1, num_streams)
+        if table is None:
+            table = _to_device(_table(coder, view, seed), device)
+        return cls(table, page_bytes.bit_length() - 1, num_streams)
 
     def verify(self, coder: Coder) -> None:
         found = torch.empty(32, dtype=torch.uint8, device=self.table.device)
         _launch(triton_exact.tag_read_kernel, 1, found, self.table, coder.stream_bytes[0] - 32, SHIFT=self.shift)
         if found.cpu().view(torch.int64).tolist() != _tag(coder):
             raise StashError("decode: the stash was written by another coder, or not completely")
+
+
+def _table(coder: Coder, view: Any, seed: int) -> torch.Tensor:
+    num_streams = int(view.num_streams)
+    counts = [-(-size // int(view.page_bytes)) for size in coder.stream_bytes[:num_streams]]
+    first = [sum(counts[:s]) for s in range(num_streams)]
+    words = [*first, *[0] * (12 - num_streams), *_tag(coder), _signed(seed)]
+    pages = (ffi.buffer(view.pages + view.first_page[s], 8 * count)[:] for s, count in enumerate(counts) if count)
+    return torch.frombuffer(bytearray(b"".join((array.array("q", words).tobytes(), *pages))), dtype=torch.int64)
+
+
+def _to_device(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Without waiting: torch uses pinned memory again only once the copy from it is done."""
+    return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table.to(device)
 
 
 def _tag(coder: Coder) -> list[int]:
@@ -299,16 +324,26 @@ def _float_bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view({4: torch.int32, 2: torch.int16}[tensor.element_size()])
 
 
-def _encode_mask(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
-    bits, value, head = _float_bits(src), 0, int(coder._native.head_offset[0])
+def _encode_doubtful(coder: Coder, src: torch.Tensor, planes: _Planes, doubt: torch.Tensor | None) -> None:
+    flag = torch.zeros(1, dtype=torch.int32, device=src.device) if doubt is None else doubt
+    _DOUBTFUL[coder.spec.codec](coder, src, planes, flag)
+    if doubt is None and int(flag):
+        raise ValueError(
+            f"encode: integers that do not fit {coder.spec.bits} planes above their block's least, or a mask with "
+            "more than one value besides zero"
+        )
+    _launch(triton_exact.tag_kernel, 1, planes.table, _tag_offset(coder), SHIFT=planes.shift)
+
+
+def _encode_mask(coder: Coder, src: torch.Tensor, planes: _Planes, doubt: torch.Tensor) -> None:
+    bits = _float_bits(src)
+    value = torch.zeros(1, dtype=bits.dtype, device=src.device)
     if coder.numel:
-        low, high = (int(limit) for limit in torch.aminmax(bits))
-        value = low or high
-        if bool(((bits != 0) & (bits != value)).any()):
-            raise ValueError("encode: a mask with more than one value besides zero")
-    arguments = (value & (0xFFFFFFFF if bits.element_size() == 4 else 0xFFFF), coder.numel, head, _tag_offset(coder))
+        low, high = torch.aminmax(bits)
+        value = torch.where(low != 0, low, high)
     _launch(
-        triton_exact.mask_encode_kernel, _unit_programs(coder), bits, planes.table, *arguments, SHIFT=planes.shift
+        triton_exact.mask_encode_kernel, _unit_programs(coder), bits, planes.table, value, doubt, coder.numel,
+        int(coder._native.head_offset[0]), SHIFT=planes.shift,
     )  # fmt: skip
 
 
@@ -324,16 +359,12 @@ def _integers(tensor: torch.Tensor) -> torch.Tensor:
     return _bytes_view(tensor) if tensor.dtype == torch.bool else tensor
 
 
-def _encode_int(coder: Coder, src: torch.Tensor, planes: _Planes) -> None:
+def _encode_int(coder: Coder, src: torch.Tensor, planes: _Planes, doubt: torch.Tensor) -> None:
     native = coder._native
-    too_wide = torch.zeros(1, dtype=torch.int32, device=src.device)
     _launch(
-        triton_exact.int_encode_kernel, native.num_groups, _integers(src), planes.table, too_wide, coder.numel,
+        triton_exact.int_encode_kernel, native.num_groups, _integers(src), planes.table, doubt, coder.numel,
         native.num_groups, native.head_offset[0], BITS=coder.spec.bits, SHIFT=planes.shift,
     )  # fmt: skip
-    if int(too_wide):
-        raise ValueError(f"encode: some integers do not fit {coder.spec.bits} planes above their block's least")
-    _launch(triton_exact.tag_kernel, 1, planes.table, _tag_offset(coder), SHIFT=planes.shift)
 
 
 def _decode_int(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
@@ -346,8 +377,9 @@ def _decode_int(coder: Coder, dst: torch.Tensor, planes: _Planes) -> None:
 
 _ENCODERS = {
     "minmax": _encode_minmax, "minmax-sr": _encode_minmax, "meansplit": _encode_meansplit, "support": _encode_meansplit,
-    "dual": _encode_dual, "raw": _encode_raw, "bool": _encode_bool, "mask": _encode_mask, "int": _encode_int,
+    "dual": _encode_dual, "raw": _encode_raw, "bool": _encode_bool,
 }  # fmt: skip
+_DOUBTFUL = {"mask": _encode_mask, "int": _encode_int}
 _DECODERS = {
     "minmax": _decode_minmax, "minmax-sr": _decode_minmax, "meansplit": _decode_meansplit, "support": _decode_meansplit,
     "dual": _decode_dual, "raw": _decode_raw, "bool": _decode_bool, "mask": _decode_mask, "int": _decode_int,

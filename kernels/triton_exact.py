@@ -45,16 +45,22 @@ def bool_decode_kernel(dst, table, numel, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def mask_encode_kernel(src, table, value, numel, head_offset, tag_offset, SHIFT: tl.constexpr):
-    """A plane of what is not zero, and a unit that begins with the other value. src: the floats' bits."""
+def mask_encode_kernel(src, table, value, doubt, numel, head_offset, SHIFT: tl.constexpr):
+    """A plane of what is not zero, and a unit that begins with the other value. src, value: the floats' bits.
+
+    doubt is set where an element is neither zero nor that value.
+    """
     unit = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     index = unit[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     bits = tl.load(src + index, mask=index < numel, other=0)
+    other = tl.load(value)
+    tl.atomic_max(doubt, tl.max(tl.max(((bits != 0) & (bits != other)).to(tl.int32), axis=1), axis=0))
     store_plane(table, 0, unit, (bits != 0).to(tl.int32), unit * GROUP < numel, ROWS, SHIFT)
     if tl.program_id(0) == 0:
         word = tl.arange(0, 8)
-        store_bytes(table, 0, head_offset + 4 * word, tl.where(word == 0, value, 0), word >= 0, SHIFT, tl.uint32)
-        store_tag(table, tag_offset, SHIFT)
+        # As bits without a sign: a half float's sign must not run on into the upper half of the word.
+        head = other.to(tl.int32) & (0xFFFF if src.dtype.element_ty == tl.int16 else -1)
+        store_bytes(table, 0, head_offset + 4 * word, tl.where(word == 0, head, 0), word >= 0, SHIFT, tl.uint32)
 
 
 @triton.jit
@@ -67,8 +73,8 @@ def mask_decode_kernel(dst, table, numel, head_offset, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def int_encode_kernel(src, table, too_wide, numel, num_blocks, head_offset, BITS: tl.constexpr, SHIFT: tl.constexpr):
-    """One block of integers; too_wide is set where a block's elements need more than BITS planes."""
+def int_encode_kernel(src, table, doubt, numel, num_blocks, head_offset, BITS: tl.constexpr, SHIFT: tl.constexpr):
+    """One block of integers; doubt is set where a block's elements need more than BITS planes."""
     block = tl.program_id(0).to(tl.int64)
     index = block * BLOCK + tl.arange(0, BLOCK)
     keep = index < numel
@@ -76,7 +82,7 @@ def int_encode_kernel(src, table, too_wide, numel, num_blocks, head_offset, BITS
     base = tl.min(tl.where(keep, value, 0x7FFFFFFFFFFFFFFF), axis=0)
     code = tl.where(keep, value - base, 0).to(tl.uint64)
     if BITS < 64:
-        tl.atomic_max(too_wide, tl.max(((code >> BITS) != 0).to(tl.int32), axis=0))
+        tl.atomic_max(doubt, tl.max(((code >> BITS) != 0).to(tl.int32), axis=0))
     word = tl.arange(0, BLOCK // 32)
     lane = tl.arange(0, 32)[None, :].to(tl.uint32)
     for p in range(BITS):
@@ -90,7 +96,7 @@ def int_encode_kernel(src, table, too_wide, numel, num_blocks, head_offset, BITS
 
 @triton.jit
 def tag_kernel(table, tag_offset, SHIFT: tl.constexpr):
-    """What makes a stash of integers valid, once its planes are known to hold them."""
+    """What makes a stash of integers or of a mask valid, once its planes are known to hold them."""
     store_tag(table, tag_offset, SHIFT)
 
 

@@ -20,7 +20,7 @@ from daf.kernels import triton_dual, triton_exact, triton_meansplit, triton_minm
 TARGETS = (80, 87, 90)  # A100, Orin, H100
 _POINTERS = {
     "src": "*i16", "dst": "*i16", "out": "*u8", "table": "*i64", "sums": "*fp32", "counts": "*i32", "means": "*fp32",
-    "leaves": "*fp32", "too_wide": "*i32", "limits": "*i32", "partial_lo": "*i32", "partial_hi": "*i32",
+    "leaves": "*fp32", "doubt": "*i32", "limits": "*i32", "partial_lo": "*i32", "partial_hi": "*i32",
     "rest": "*fp32", "out_lo": "*i32", "out_hi": "*i32",
 }  # fmt: skip
 
@@ -36,7 +36,7 @@ class Build:
 
     def ptx(self, capability: int) -> str:
         """Return the assembly for one compute capability."""
-        types = {**_POINTERS, "src": self.element, "dst": self.element}
+        types = {**_POINTERS, "src": self.element, "dst": self.element, "value": self.element}
         signature = {
             name: "constexpr" if name in self.constants else types.get(name, "i64") for name in self.kernel.arg_names
         }
