@@ -50,11 +50,11 @@ class Uniform(Chooser):
         super().__init__(bits)
         self.codec, self.group, self.may_derive = codec, group, may_derive
 
-    def choose(self, tensor: Tensor, source: Tensor, slot: Slot) -> Spec:
-        spec = super().choose(tensor, source, slot)
+    def choose(self, tensor: Tensor, slot: Slot) -> Spec:
+        spec = super().choose(tensor, slot)
         if not tensor.is_floating_point() or spec.codec == "raw":
             return spec
-        group = self.group if has_columns(layout_of(source.shape, source.stride())) else "run"
+        group = self.group if has_columns(layout_of(tensor.shape, tensor.stride())) else "run"
         return Spec("support", spec.bits, group) if is_relu_like(tensor) else Spec(self.codec, self.width, group)
 
 

@@ -27,7 +27,8 @@ class Part:
 PARTS = (
     Part("The machine", ("nvidia-smi",)),
     Part("Triton kernels against the C reference", (*PYTEST, "tests/unit/kernels", "-k", "triton")),
-    Part("The allocator under several streams", (*PYTEST, "tests/gpu")),
+    Part("The allocator under several streams", (*PYTEST, "tests/gpu/test_cuda_allocator.py")),
+    Part("The engine on CUDA tensors", (*PYTEST, "tests/gpu/test_cuda_engine.py")),
     Part("The allocator against the driver's double", (*PYTEST, "tests/unit/allocator/test_cuda_door.py")),
     Part("The demo", (sys.executable, "-m", "daf.demo")),
 )

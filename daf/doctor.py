@@ -100,4 +100,7 @@ def _arena() -> str:
 def _cuda() -> str:
     import torch
 
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device: DAF works on the CPU"
+    if not torch.cuda.is_available():
+        return "no CUDA device: DAF works on the CPU"
+    has_triton = importlib.util.find_spec("triton") is not None
+    return f"{torch.cuda.get_device_name()}, {'with' if has_triton else 'not compressed without'} Triton"

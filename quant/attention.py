@@ -3,22 +3,66 @@
 Its backward works out exp(q k - lse) from the saved q, k and log-sum-exp. Were q and k coded and lse exact, the
 exponent would no longer fit and gradients would explode. So only q, k, v (and the mask) are stored, and out and lse
 are restored together by one more fused forward over what q, k, v decode to.
+
+On a device there are many such ops, and not all can be run again: with dropout, or from packages that nobody here
+knows. Those of KINDS are tried at their first save, over the true q, k and v: what comes out must be what came out.
+Any other op with attention in its name has all that it saves passed through, exact (Running).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from daf.quant.derive import peek, source
-from daf.quant.handles import Derived, Recipe, is_coded
+from daf.quant.handles import Derived, Handle, Held, Kept, Recipe, View, is_coded
 from daf.quant.joint import Joint
 from daf.quant.layout import layout_of
+from daf.quant.places import NotHereError
 
-NODE = "ScaledDotProductFlashAttentionForCpuBackward0"
+_next_number = torch._C._autograd._get_sequence_nr
+
+Forward = Callable[..., tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One fused op. `forward(q, k, v, mask, is_causal, scale)` gives out and lse; `mask`, `lse`: names in the node."""
+
+    forward: Forward
+    mask: str
+    lse: str
+
+
+def _on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return op(q, k, v, 0.0, how[0], attn_mask=mask, scale=how[1])  # type: ignore[no-any-return]
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, _mask: None, *how: Any) -> tuple[Tensor, Tensor]:
+    op = torch.ops.aten._scaled_dot_product_flash_attention
+    return op(q, k, v, 0.0, how[0], scale=how[1])[:2]  # type: ignore[no-any-return]
+
+
+def _efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    op = torch.ops.aten._scaled_dot_product_efficient_attention
+    return op(q, k, v, mask, True, 0.0, how[0], scale=how[1])[:2]  # type: ignore[no-any-return]
+
+
+KINDS = {
+    "ScaledDotProductFlashAttentionForCpuBackward0": Kind(_on_cpu, "_saved_attn_mask", "_saved_logsumexp"),
+    "ScaledDotProductFlashAttentionBackward0": Kind(_flash, "", "_saved_logsumexp"),
+    "ScaledDotProductEfficientAttentionBackward0": Kind(_efficient, "_saved_attn_bias", "_saved_log_sumexp"),
+}
+
+
+def is_fused(op: str) -> bool:
+    return "Attention" in op or "Attn" in op
 
 
 def derive_attention(out: Tensor, node: Any) -> Derived | None:
@@ -26,26 +70,25 @@ def derive_attention(out: Tensor, node: Any) -> Derived | None:
 
     Shapes: out [B, H, L, E], lse [B, H, L].
     """
-    joint = _forward_again(node)
-    lse = peek.at(node, "_saved_logsumexp")
+    kind = KINDS[node.name()]
+    joint = _forward_again(node, kind)
+    lse = peek.at(node, kind.lse)
     if joint is None or lse is None:
         return None
     lse.supersede(joint.member("lse", lse.layout, torch.float32))
     return joint.member("out", layout_of(out.shape, out.stride()), out.dtype)
 
 
-def _forward_again(node: Any) -> Joint | None:
+def _forward_again(node: Any, kind: Kind) -> Joint | None:
     """Attention's forward over the restored q [B, H, L, E], k, v [B, H, S, E] and mask [B or 1, H or 1, L, S]."""
-    query, key, value, mask = (source(node, f"_saved_{name}") for name in ("query", "key", "value", "attn_mask"))
+    query, key, value, mask = (source(node, name) for name in (*_INPUTS, kind.mask))
     if query is None or key is None or value is None:
         return None
     _pair(query, key, value)
-    is_causal, scale = node._saved_is_causal, node._saved_scale
+    how = (node._saved_is_causal, node._saved_scale)
 
     def forward() -> dict[Hashable, Tensor]:
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query(), key(), value(), 0.0, is_causal, attn_mask=mask and mask(), scale=scale
-        )
+        out, lse = kind.forward(query(), key(), value(), mask and mask(), *how)
         return {"out": out, "lse": lse}
 
     # Whoever reads the output reads a mean of v; noise in q and k hardly reaches it.
@@ -60,3 +103,89 @@ def _pair(query: Recipe, key: Recipe, value: Recipe) -> None:
         for handle in recipe.sources:
             if is_coded(handle):
                 handle.stored.slot.partners = partners
+
+
+_INPUTS = ("_saved_query", "_saved_key", "_saved_value")
+
+
+Op = tuple[str, torch.dtype]
+
+
+class Running(threading.local):
+    """On a device: the true contents of what the op that this thread records has saved so far.
+
+    They are held until the next op saves something, or a backward begins, and only where a slot's reader is not known
+    yet, or is attention. All threads share what is known: `exact`, ops that want all of their saves exact, and
+    `trusted`, those that came out the same when they were run again.
+    """
+
+    def __init__(self, exact: set[str], trusted: set[Op]) -> None:
+        self.is_on = False
+        self._exact = exact
+        self._trusted = trusted
+        self._number = -1
+        self._exact_number = -1
+        self._saves: list[tuple[View, Tensor]] = []
+
+    def see(self, handle: Handle, tensor: Tensor) -> None:
+        """A tensor was saved, as `handle`."""
+        self._follow()
+        if type(handle) is View:
+            ops = [op for slot in handle.stored.slots() for op in slot.ops]
+            if not ops or any(map(is_fused, ops)):
+                self._saves.append((handle, tensor.detach()))
+
+    def check(self, ops: set[str]) -> None:
+        """Raise NotHereError where a tensor is of an op whose saves stay exact, or will be read by one."""
+        self._follow()
+        if self._number == self._exact_number or not self._exact.isdisjoint(ops):
+            raise NotHereError("attention")
+
+    def forget(self) -> None:
+        self._saves.clear()
+
+    def derive(self, out: Tensor, node: Any, is_whole: bool) -> Derived:
+        """As derive_attention, where that was tried; else NotHereError, and every save of the op is exact.
+
+        is_whole: what was saved is `out`, all of it, densely.
+        """
+        name, key = node.name(), (node.name(), out.dtype)
+        if is_whole and name not in self._exact and (key in self._trusted or self._comes_out_the_same(out, node)):
+            self._trusted.add(key)
+            derived = derive_attention(out, node)
+            if derived is not None:
+                return derived
+        self._exact.add(name)
+        self._exact_number = self._number
+        for handle, tensor in self._saves:
+            handle.stored.learn(name)
+            handle.supersede(Held(tensor))
+        self._saves.clear()
+        raise NotHereError("attention")
+
+    def _follow(self) -> None:
+        """Saves of one op carry the number of its node."""
+        number = _next_number() - 1
+        if number != self._number:
+            self._number = number
+            self._saves.clear()
+
+    def _comes_out_the_same(self, out: Tensor, node: Any) -> bool:
+        kind = KINDS.get(node.name())
+        if kind is None:
+            return False
+        try:
+            if node._saved_dropout_p:
+                return False
+            inputs = [self._true(node, name) for name in (*_INPUTS, kind.mask)]
+            again = kind.forward(*inputs, node._saved_is_causal, node._saved_scale)
+            wanted = (out.detach(), self._true(node, kind.lse))
+            return all(torch.equal(a, b) for a, b in zip(again, wanted, strict=True) if b is not None)
+        except Exception:  # an op of this name that takes or gives something else, or of which not all was seen
+            return False
+
+    def _true(self, node: Any, name: str) -> Tensor | None:
+        handle = peek.at(node, name) if name else None
+        if handle is None:
+            return None
+        return handle.tensor if isinstance(handle, Kept) else next(true for seen, true in self._saves if seen is handle)

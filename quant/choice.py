@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from daf.kernels import Spec, choose_bits
+from daf.kernels import Spec
 from daf.quant.slots import Slot
 
 FIRST_WIDTH = 2  # of a slot that `auto` knows nothing of yet
@@ -51,7 +51,7 @@ ROUNDINGS = ("nearest", "stochastic")
 
 
 class Chooser:
-    """Turns the user's wish (`bits`) into a Spec per tensor. `source` is the tensor's content, dense.
+    """Turns the user's wish (`bits`) into a Spec per tensor that is not of integers: these need what they need.
 
     Rounding to the nearest errs least, and is biased: decoded values shrink towards their group's mean. Stochastic
     rounding errs more, and is unbiased wherever a gradient is linear in what was saved (weights' gradients, products);
@@ -70,12 +70,10 @@ class Chooser:
         self._relu_spec = Spec("support", min(4, self.width - 1))
         self._logarithm_spec = Spec("minmax-sr" if self.is_stochastic else "minmax", max(self.width, LOGARITHM_WIDTH))
 
-    def choose(self, tensor: Tensor, source: Tensor, slot: Slot) -> Spec:
+    def choose(self, tensor: Tensor, slot: Slot) -> Spec:
         dtype = tensor.dtype
         if dtype is torch.bool:
             return BOOL
-        if not dtype.is_floating_point:
-            return Spec("int", num_int_bits(source))
         if self.bits == "lossless" or dtype is torch.float64 or not slot.is_finite or _is_fragile(tensor, slot):
             return RAW
         is_relu = is_relu_like(tensor)
@@ -89,8 +87,3 @@ class Chooser:
 
 def _is_fragile(tensor: Tensor, slot: Slot) -> bool:
     return producer(tensor) in _FRAGILE or not _FRAGILE.isdisjoint(slot.ops)
-
-
-def num_int_bits(tensor: Tensor) -> int:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return choose_bits(dtype, tensor.numel(), tensor.data_ptr())

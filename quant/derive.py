@@ -6,7 +6,7 @@ in backward from the decoded source, by one pass that costs about what decoding 
     GELU, SiLU, ELU, ... y = f(x)            x is saved by the op itself
     norms                y = (x - mean) * rstd * weight + bias
     products             y = a * b           both saved by the product (gates), or
-    dropout over softmax y = p * noise       p saved by softmax, noise by the product
+    dropout over softmax y = p * noise       p saved by softmax, noise by the product, or a mask by a device's dropout
     cast (autocast)      y = x.to(dtype)     of any of these
 
 Sources are held as handles, not through the autograd node: a node lets go of its saved tensors when it has run, a
@@ -95,9 +95,9 @@ def _layer_norm(node: Any, _depth: int) -> Recipe | None:
 
 
 def normalized(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """(x - mean) * rstd * weight + bias: in one pass where all are dense floats, else by torch."""
+    """(x - mean) * rstd * weight + bias: in one pass of C where all are dense floats on the CPU, else by torch."""
     tensors = [tensor for tensor in (x, mean, rstd, weight, bias) if tensor is not None]
-    if x.numel() and all(tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in tensors):
+    if x.numel() and x.is_cpu and all(tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in tensors):
         out, rows = torch.empty_like(x), mean.numel()
         normalize(
             x.data_ptr(),
@@ -119,7 +119,8 @@ def normalized(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bia
 def _batch_norm(node: Any, _depth: int) -> Recipe | None:
     """From its input by the statistics that it saved, or ran with."""
     affine = _affine(node)
-    eps, is_training = node._saved_eps, node._saved_training
+    is_training = node._saved_training
+    eps = node._saved_eps if hasattr(node, "_saved_eps") else node._saved_epsilon  # cuDNN's
     names = ("result1", "result2") if is_training else ("running_mean", "running_var")
     mean, spread = (source(node, f"_saved_{name}") for name in names)
     x = source(node, "_saved_input") if affine is not None and mean is not None and spread is not None else None
@@ -181,6 +182,14 @@ def _product(node: Any, depth: int) -> Recipe | None:
     return x and factor and Recipe(lambda: x() * factor(), x.sources)
 
 
+def _dropout(node: Any, depth: int) -> Recipe | None:
+    """What a device does at once: y = x * mask / (1 - p)."""
+    x = derive(node.next_functions[0][0], depth - 1)
+    mask = x and source(node, "_saved_result1")
+    scale = 0.0 if node._saved_p == 1 else 1 / (1 - node._saved_p)
+    return x and mask and Recipe(lambda: x() * mask() * scale, x.sources)
+
+
 def _cast(node: Any, depth: int) -> Recipe | None:
     return derive(node.next_functions[0][0], depth - 1)  # whoever asked casts the result to its own dtype
 
@@ -196,8 +205,10 @@ RULES: dict[str, Rule] = {
     "SoftplusBackward0": _function(F.softplus, "beta", "threshold"),
     "NativeLayerNormBackward0": _layer_norm,
     "NativeBatchNormBackward0": _batch_norm,
+    "CudnnBatchNormBackward0": _batch_norm,
     "NativeGroupNormBackward0": _group_norm,
     "MulBackward0": _product,
+    "NativeDropoutBackward0": _dropout,
     "ToCopyBackward0": _cast,
     "SoftmaxBackward0": _saved_result,
 }

@@ -33,6 +33,7 @@ from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, Vie
 from daf.quant.layout import Layout, layout_of
 from daf.quant.ledger import Ledger, StorageKey, storage_key
 from daf.quant.packing_choice import make_packer
+from daf.quant.places import NotHereError, Place, Places
 from daf.quant.policy import Policy, Wish
 from daf.quant.replay import OUTPUT, Call, Trust, is_candidate
 from daf.quant.scope import Frame, Scope
@@ -76,7 +77,8 @@ class Engine:
         rounding: str = "nearest",
     ) -> None:
         self.arena = arena
-        self.encoder = Encoder(arena, Chooser(bits, rounding), floor, make_packer(packing))
+        self.places = Places(arena)
+        self.encoder = Encoder(Chooser(bits, rounding), floor, make_packer(packing))
         self._packing = packing
         self._step_began = 0.0
         self.min_bytes = min_bytes
@@ -89,6 +91,7 @@ class Engine:
         self._is_off = bits == "off"
         self.may_derive = bits != "lossless"
         self._trust = Trust()
+        self._running = attention.Running(set(), set())
         self._slices = Slices()
         self._hooked_threads = threading.local()
         self._hooks = (self.pack, self.unpack)
@@ -110,7 +113,7 @@ class Engine:
         _watch_process()
         self.scope.install(on_root=self._enter_root, on_enter=self._enter_module, on_leave=self._leave_module)
         self._undo.callback(self.scope.remove)
-        self._undo.enter_context(self.monitor.watch_backward(self.spot.begin_backward))
+        self._undo.enter_context(self.monitor.watch_backward(self._begin_backward))
         self._undo.enter_context(passed_by())
         self._hook_thread()
         return self
@@ -170,11 +173,17 @@ class Engine:
             if call is not None:
                 call.num_saves += 1
             handle = self._pack(tensor)
+            if self._running.is_on:
+                self._running.see(handle, tensor)
             if call is not None:
                 call.saves.append((tensor.detach(), handle))
             if self.spot.is_on:
                 self.spot.see(frame, handle, tensor)
             return handle
+        except NotHereError as error:
+            if error.text:
+                self._warn(error.text)
+            return self._keep(tensor, error.reason)
         except DafOutOfMemoryError:
             self._warn("the budget has no room left for saved activations, even at their floors")
             return self._keep(tensor, "no_room")
@@ -192,7 +201,7 @@ class Engine:
         if peek.is_on:
             peek.handle = handle
             return _NOTHING
-        self.scope.note_unpack()
+        self.scope.note_backward()
         if type(handle) is View:
             node = _current_node()
             if node is not None:
@@ -200,6 +209,12 @@ class Engine:
                 if self.policy.probe.is_on:
                     self.policy.probe.see_read(node, handle.stored.slots())
         return self.spot.restore(handle) if self.spot.is_running else handle.restore()
+
+    def _begin_backward(self, roots: object) -> None:
+        """In the thread that calls it; a device's nodes then run, and unpack, in a thread of the device."""
+        self.scope.note_backward()
+        self._running.forget()
+        self.spot.begin_backward(roots)
 
     def _begin_step(self) -> None:
         now = time.perf_counter()
@@ -223,12 +238,12 @@ class Engine:
     def _pack(self, tensor: Tensor) -> Handle:
         if type(tensor) is not Tensor:
             return self._keep(tensor, "parameter" if isinstance(tensor, Parameter) else "subclass")
-        if tensor.nbytes < self.min_bytes:
-            return self._keep(tensor, "small")
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.dtype not in DTYPES:
+        if tensor.nbytes < self.min_bytes and (tensor.dim() < 3 or not attention.is_fused(producer(tensor))):
+            return self._keep(tensor, "small")  # attention's output, however small: what it came from may be large
+        if tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
             return self._keep(tensor, "unsupported")
         layout = layout_of(tensor.shape, tensor.stride())
-        if layout.numel * tensor.element_size() < self.min_bytes:
+        if layout.is_expanded and layout.numel * tensor.element_size() < self.min_bytes:
             return self._keep(tensor, "small")
         frame = self.scope.frame()
         if is_from_parameters(tensor) or is_weight_copy(tensor, frame.module):
@@ -238,6 +253,8 @@ class Engine:
         if is_statistic(tensor):
             return self._keep(tensor, "statistic")
         frame.order += 1
+        place = self.places.host if tensor.is_cpu else self._on_device(tensor)
+        self._running.is_on = not place.is_host
         key = storage_key(tensor, layout)
         stored = self.ledger.find(key)
         if stored is not None:
@@ -246,13 +263,15 @@ class Engine:
                 stored.count_in(self.ledger)
             stored.note_reader(frame.path)
             return View(stored, layout)
-        stored = self._derive(tensor, layout, frame)
+        stored = self._derive(tensor, layout, frame, place)
         if stored is None:
             slot = self.table.at((frame.path, frame.order, tensor.dtype, len(layout.shape)))
+            if not place.is_host:
+                self._running.check(slot.ops)
             may_wait = self.ledger.recent.has_room and not self.encoder.is_sampling
             if slot.follows and slot.can_follow and may_wait:
                 return Awaited(tensor, self.ledger, slot)
-            stored = self.encoder.encode(tensor, layout, slot)
+            stored = self.encoder.encode(tensor, layout, slot, place)
             if slot.spec is not None and slot.spec.codec in EXACT:
                 self.ledger.note_exact(stored)
             elif self.policy.probe.is_on:
@@ -269,10 +288,18 @@ class Engine:
             rectified.follow(view, tensor.grad_fn, self.encoder.may_follow)
         return view
 
+    def _on_device(self, tensor: Tensor) -> Place:
+        """The first device that a run uses is where its budget is kept, and what plans and pages are about."""
+        place = self.places.on_device(tensor)
+        if self.arena is self.places.host.arena:
+            self.arena = self.policy.arena = self.spot.arena = place.arena
+            self.ledger.tell_to(place.arena.count_saved)
+        return place
+
     def _enter(self, stored: Stored, tensor: Tensor, key: StorageKey) -> None:
         stored.enter(self.ledger, key, StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
 
-    def _derive(self, tensor: Tensor, layout: Layout, frame: Frame) -> Derived | None:
+    def _derive(self, tensor: Tensor, layout: Layout, frame: Frame, place: Place) -> Derived | None:
         """What the tensor follows from, if all of that is stored. A view of the whole of another counts as that."""
         if not self.may_derive:
             return None
@@ -281,9 +308,15 @@ class Engine:
         base = tensor._base
         owner = tensor if base is None else base
         node = owner.grad_fn
-        if node is None or not layout.is_dense or (base is not None and not _is_same_memory(tensor, owner)):
+        if node is None:
             return None
-        if node.name() == attention.NODE:
+        is_whole = layout.is_dense and (base is None or _is_same_memory(tensor, owner))
+        name = node.name()
+        if not place.is_host and attention.is_fused(name):
+            return self._running.derive(owner, node, is_whole)
+        if not is_whole:
+            return None
+        if name in attention.KINDS:
             return attention.derive_attention(owner, node)
         compute = derive(node)
         if compute is None:
@@ -300,6 +333,8 @@ class Engine:
         if not self.may_derive or self._is_off or not is_candidate(module) or self._trust.of(module) is False:
             return None
         if len(args) != 1 or type(args[0]) is not Tensor or not torch.is_grad_enabled() or not args[0].requires_grad:
+            return None
+        if not args[0].is_cpu and not args[0].is_cuda:
             return None
         call = Call(module, args[0])
         if self._trust.of(module):

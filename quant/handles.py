@@ -4,6 +4,7 @@ Kept                 the tensor itself, passed through
 View -> Stored       one save of a storage: shape and strides here, the content shared with other saves
            Coded     ... as bit planes in the arena
            Derived   ... worked out again from other handles (derive.py, attention.py)
+           Held      ... as the tensor itself, after all
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Kept:
         if self.instead is not None:
             return self.instead.restore()
         if self.tensor._version != self.version:
-            raise RuntimeError(_modified_in_place(self.tensor, self.version))
+            raise RuntimeError(modified_in_place(self.tensor, self.version))
         return self.tensor
 
     @property
@@ -178,16 +179,11 @@ class Coded(Stored):
         self.slot = slot
 
     def decode(self, layout: Layout) -> Tensor:
-        out = torch.empty_strided(layout.core_shape, layout.core_strides, dtype=self.dtype)
-        self.decode_into(out.data_ptr())
-        return out
-
-    def decode_into(self, address: int) -> None:
-        self.ticket.wait()
-        stash = self.stash
-        self.slot.num_evicted = len(self.plan.coder.stream_bytes) - stash.pin()
+        token = self.ticket.wait()
+        plan, stash = self.plan, self.stash
+        self.slot.num_evicted = len(plan.coder.stream_bytes) - stash.pin()
         try:
-            self.plan.coder.decode(address, stash.planes)
+            return plan.place.decode(plan.coder, layout, self.dtype, stash.planes, token)
         finally:
             stash.unpin()
 
@@ -204,6 +200,22 @@ class Coded(Stored):
         if self.ticket.abandon():
             self.stash.release()  # else the packing, still under way, lets go of it last
         super().__del__()
+
+
+class Held(Stored):
+    """Content that turned out to be needed as it is."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(tensor.dtype, tensor.nbytes, tensor.nbytes)
+        self.tensor = tensor
+        self.version = tensor._version
+
+    def decode(self, _layout: Layout) -> Tensor:
+        if self.tensor._version != self.version:
+            raise RuntimeError(modified_in_place(self.tensor, self.version))
+        return self.tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +263,7 @@ class Derived(Stored):
         mine = self.layout
         if value.dtype is self.dtype and value.stride() == mine.strides:
             return value
-        return torch.empty_strided(mine.shape, mine.strides, dtype=self.dtype).copy_(value)
+        return torch.empty_strided(mine.shape, mine.strides, dtype=self.dtype, device=value.device).copy_(value)
 
 
 class View:
@@ -289,7 +301,7 @@ class _CodedView(View):
     stored: Coded
 
 
-def _modified_in_place(tensor: Tensor, version: int) -> str:
+def modified_in_place(tensor: Tensor, version: int) -> str:
     return (
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} instead."

@@ -36,13 +36,17 @@ if TYPE_CHECKING:
 
     from daf.quant.slots import Slot
 
+ATTENTION = frozenset(
+    f"ScaledDotProduct{name}Backward0" for name in ("FlashAttentionForCpu", "FlashAttention", "EfficientAttention")
+)
+BATCH_NORMS = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0"})
 # How much of a factor's relative noise passes into the gradient that flows on; measured op by op.
 FLOW = {
-    "NativeBatchNormBackward0": 0.02,  # where it was not measured: see BatchNorm
+    **dict.fromkeys(BATCH_NORMS, 0.02),  # where it was not measured: see BatchNorm
     "NativeLayerNormBackward0": 0.02,  # likewise: see _see_layer_norm
     "GeluBackward0": 2.0,
     "SiluBackward0": 2.0,
-    "ScaledDotProductFlashAttentionForCpuBackward0": 2.0,
+    **dict.fromkeys(ATTENTION, 2.0),
 }
 DEFAULT_FLOW = 1.0
 # Ops that save their own output: what flows on from them is the gradient after them, not the one at the tensor saved.
@@ -54,7 +58,6 @@ LOGARITHMS = frozenset({"LogSoftmaxBackward0"})
 # Products: noise in one factor gets into the gradient of the other.
 PRODUCTS = frozenset({"BmmBackward0", "BaddbmmBackward0", "MulBackward0"})
 LAYER_NORM = "NativeLayerNormBackward0"
-ATTENTION = "ScaledDotProductFlashAttentionForCpuBackward0"
 SAMPLED_ROWS = 64
 STRETCH = 1024  # elements
 NUM_STRETCHES = 128
@@ -142,7 +145,7 @@ class Probe:
         if weight.dim() > 1:
             if weight.requires_grad:
                 self._see_weights(path, weight, x, node)
-        elif node.name() == "NativeBatchNormBackward0":
+        elif node.name() in BATCH_NORMS:
             if weight.requires_grad:
                 self._see_batch_norm(path, weight, x, node)
         elif node.name() == LAYER_NORM and weight.shape == x.shape[-1:]:
@@ -267,7 +270,7 @@ class Probe:
 
     def _energy_after(self, slot: Slot, op: str) -> float:
         """Of the gradient that noise at the slot gets into: the one there, or those of its partners."""
-        others = slot.partners if op in PRODUCTS or op == ATTENTION else ()
+        others = slot.partners if op in PRODUCTS or op in ATTENTION else ()
         met = [self.slots[slot_id].grad_energy for slot_id in others or (slot.id,) if slot_id in self.slots]
         return sum(met)
 

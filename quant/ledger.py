@@ -41,7 +41,8 @@ class Ledger:
     """
 
     def __init__(self, tell: Callable[[int, int], None] = _nobody) -> None:
-        self._tell = tell
+        self._tell_arena = tell
+        self._told = (0, 0)
         self._lock = threading.RLock()
         self._live: dict[StorageKey, weakref.ref[Stored]] = {}
         self.raw_bytes = 0
@@ -62,6 +63,18 @@ class Ledger:
         self.passed: Counter[str] = Counter()
         self.recent = Recent()
         self.monitor = Monitor()
+
+    def _tell(self, raw_bytes: int, kept_bytes: int) -> None:
+        self._told = (self._told[0] + raw_bytes, self._told[1] + kept_bytes)
+        self._tell_arena(raw_bytes, kept_bytes)
+
+    def tell_to(self, tell: Callable[[int, int], None]) -> None:
+        """From now on another arena hears, of all that there is."""
+        with self._lock:
+            raw_bytes, kept_bytes = self._told
+            self._tell_arena(-raw_bytes, -kept_bytes)
+            self._tell_arena = tell
+            tell(raw_bytes, kept_bytes)
 
     def find(self, key: StorageKey) -> Stored | None:
         entry = self._live.get(key)

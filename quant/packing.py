@@ -5,7 +5,7 @@ The engine asks for one thing: `ticket = packer.submit(encode, tensor)`, and bef
 
     inline   encode now, on the caller's thread; the ticket is done when submit returns
     worker   encode on a thread beside the forward; for tensors that the CPU can read
-    device   launch the device's own kernels on its current stream; the host goes on at once
+    device   queue the device's own kernels; the host goes on at once. What is on a device goes this way, always
 
 `auto` tries the ways that apply, in turn, step by step, and stays with the fastest (packing_choice.py).
 """
@@ -103,7 +103,7 @@ class _Job:
     backward, so a reference left here would undo the whole saving.
     """
 
-    __slots__ = ("_claim", "_done", "_encode", "_error", "_fence", "_tensor", "_value", "_version", "num_bytes", "seen")
+    __slots__ = ("_claim", "_done", "_encode", "_error", "_tensor", "_value", "_version", "num_bytes", "seen")
 
     def __init__(self, encode: Encode, tensor: torch.Tensor) -> None:
         self.num_bytes = tensor.nbytes
@@ -111,7 +111,6 @@ class _Job:
         self._encode: Encode | None = encode
         self._tensor: torch.Tensor | None = tensor
         self._version = _version(tensor)
-        self._fence = _device_fence(tensor)
         self._claim = threading.Lock()
         self._done = threading.Event()
         self._value: Any = None
@@ -131,8 +130,6 @@ class _Job:
     def _run(self) -> Any:
         assert self._encode is not None
         assert self._tensor is not None
-        if self._fence is not None:
-            self._fence()
         value = self._encode(self._tensor)
         if _version(self._tensor) != self._version:
             raise TensorChangedError(
@@ -142,7 +139,7 @@ class _Job:
         return value
 
     def _finish(self) -> None:
-        self._encode = self._tensor = self._fence = None
+        self._encode = self._tensor = None
         self._done.set()
 
     def wait(self) -> Any:
@@ -266,60 +263,13 @@ class WorkerPacker:
         self._raise_unseen()
 
 
-class DevicePacker:
-    """Have the device that holds the tensor pack it, in order on the stream that made it.
+class DevicePacker(InlinePacker):
+    """Have the device that holds the tensor pack it: `encode` queues its kernels, and the host goes on at once.
 
-    The kernels are queued behind the tensor's producer, so the host waits for nothing, and a stream-ordered allocator
-    may hand the raw bytes to the next operation at once. A tensor on the CPU is packed inline: the CPU is its device.
+    They stand behind the tensor's producer on the stream that the arena's pages are ordered on (places.py), so the raw
+    bytes may be handed to the next operation at once, readers come behind them anyway, and nothing is to be waited for.
     """
-
-    def submit(self, encode: Encode, tensor: torch.Tensor) -> Ticket:
-        value = encode(tensor)
-        if not tensor.is_cuda:
-            return DoneTicket(value)
-        import torch
-
-        return _StreamTicket(value, torch.cuda.current_stream(tensor.device).record_event(), tensor.device)
-
-    def drain(self) -> None:
-        pass
-
-    def step(self, seconds: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _StreamTicket:
-    """Kernels queued on one stream; `wait` orders the reader's stream behind them without stopping the host."""
-
-    __slots__ = ("_device", "_event", "_value")
-
-    def __init__(self, value: Any, event: Any, device: torch.device) -> None:
-        self._value = value
-        self._event = event
-        self._device = device
-
-    def wait(self) -> Any:
-        import torch
-
-        torch.cuda.current_stream(self._device).wait_event(self._event)
-        return self._value
-
-    def abandon(self) -> bool:
-        return True  # queued kernels come before whatever the stream does next with the same memory
 
 
 def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
-
-
-def _device_fence(tensor: torch.Tensor) -> Callable[[], None] | None:
-    """Where CPU and device share memory, the CPU may read only what the device has finished writing."""
-    if not tensor.is_cuda:
-        return None
-    import torch
-
-    synchronize: Callable[[], None] = torch.cuda.current_stream(tensor.device).record_event().synchronize
-    return synchronize

@@ -64,7 +64,7 @@ class Policy:
         self.probe = Probe()
         self.num_steps = 0
         self.outcome: Outcome | None = None
-        self._arena = arena
+        self.arena = arena
         self._table = table
         self._ledger = ledger
         self._wish = wish
@@ -84,7 +84,7 @@ class Policy:
     def begin_step(self) -> None:
         now = self._clock()
         if self.num_steps:
-            self._arena.step(now - self._began)
+            self.arena.step(now - self._began)
         self._began = now
         self._ledger.begin_step()
         if self.probe.is_on:
@@ -103,7 +103,7 @@ class Policy:
 
     def tight_budget(self) -> int:
         """The budget in bytes if the peak so far comes near it, or nothing is known yet; 0 where there is room."""
-        stats = self._arena.stats()
+        stats = self.arena.stats()
         is_roomy = self.num_steps > 1 and stats["peak_live_bytes"] < ROOMY_SHARE * stats["budget_bytes"]
         return 0 if is_roomy else int(stats["budget_bytes"])
 
@@ -127,7 +127,7 @@ class Policy:
 
     def _look_at_budget(self) -> None:
         """What the budget leaves for planes beside the tensors that share it, and what was evicted so far."""
-        stats = self._arena.stats()
+        stats = self.arena.stats()
         self._plane_bytes = BUDGET_SHARE * (stats["budget_bytes"] - stats["peak_tensor_bytes"])
         self._evicted_bytes = int(stats["evicted_bytes_total"])
 
@@ -167,7 +167,7 @@ class Policy:
 
     def _hear(self, total: Fidelity) -> None:
         """The gradient was measured: sets the planner's errors to scale, and plans anew where the wish is missed."""
-        self._arena.event("fidelity", value=total.error)
+        self.arena.event("fidelity", value=total.error)
         if self._wish is None or not self._wish.max_error or self.outcome is None or not self.outcome.error:
             return
         self._error_scale = total.error**2 / self.outcome.error
@@ -191,7 +191,7 @@ class Policy:
     def publish(self, slot: Slot) -> None:
         """Writes the slot's row on the stats page."""
         codec, bits = slot.shown = (slot.spec.codec if slot.spec else "", slot.bits)
-        self._arena.slot(
+        self.arena.slot(
             slot.id,
             name=slot.name,
             op=slot.op,

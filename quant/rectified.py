@@ -22,12 +22,13 @@ from torch import Tensor
 
 from daf.kernels.pointwise import walk_back
 from daf.quant.derive import peek, source
+from daf.quant.doubt import Answer
 from daf.quant.handles import Derived, Handle, Recipe, View, slot_of
+from daf.quant.importance import BATCH_NORMS
 from daf.quant.slots import Slot
 
 FOLLOW_ERROR = 0.18  # relative energy: nothing where y > 0, the variance of half a normal where y = 0
 RELU = "ReluBackward0"
-_NORM = "NativeBatchNormBackward0"
 PART_BYTES = 64 << 20
 _SMALLEST_SCALE = 1e-4  # a channel whose weight is nearly zero cannot be walked back through
 
@@ -37,12 +38,12 @@ def follow(output: View, node: Any, may_follow: Callable[[Slot], bool]) -> None:
     before = node.next_functions[0][0]
     if before is None:
         return
-    if before.name() == _NORM:
+    if before.name() in BATCH_NORMS:
         _follow_norm(output, before, None, may_follow)
     elif before.name() == "AddBackward0" and getattr(before, "_saved_alpha", 1) == 1:
         (left, _), (right, _) = before.next_functions
         for norm, other in ((left, right), (right, left)):
-            if norm is not None and other is not None and norm.name() == _NORM and other.name() == RELU:
+            if norm is not None and other is not None and norm.name() in BATCH_NORMS and other.name() == RELU:
                 shortcut = source(other, "_saved_result")
                 if shortcut is not None:
                     _follow_norm(output, norm, shortcut, may_follow)
@@ -52,11 +53,11 @@ def follow(output: View, node: Any, may_follow: Callable[[Slot], bool]) -> None:
 def _follow_norm(output: View, norm: Any, shortcut: Recipe | None, may_follow: Callable[[Slot], bool]) -> None:
     x = peek.at(norm, "_saved_input")
     slot = slot_of(x) if x is not None and norm._saved_training else None
-    channels = _Channels.of(norm) if slot is not None else None
+    channels = _Channels.of(norm, slot) if slot is not None else None
     if x is None or slot is None or channels is None or x.layout.shape != output.layout.shape:
         return
     slot.can_follow = True
-    slot.ops.add(_NORM)
+    slot.ops.add(norm.name())
     slot.follows = may_follow(slot)
     if not slot.follows:
         return
@@ -77,12 +78,12 @@ class _Channels:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, norm: Any) -> _Channels | None:
+    def of(cls, norm: Any, slot: Slot) -> _Channels | None:
         weight, mean, invstd = (_value(norm, name) for name in ("_saved_weight", "_saved_result1", "_saved_result2"))
         bias = getattr(norm.next_functions[2][0], "variable", None)
         if weight is None or mean is None or invstd is None or bias is None:
             return None
-        if float(weight.abs().min()) < _SMALLEST_SCALE:
+        if _is_too_flat(weight, slot):
             return None
         scale = 1.0 / (weight * invstd)
         offset = mean - bias * scale
@@ -114,13 +115,21 @@ class _Channels:
         tensors = [y, self.scale, self.offset, self.low] + ([] if shortcut is None else [shortcut])
         is_alike = x.stride() == y.stride() and (shortcut is None or shortcut.stride() == y.stride())
         inner = _inner(y)
-        if inner == 0 or not is_alike or any(tensor.dtype != torch.float32 for tensor in tensors):
+        if inner == 0 or not y.is_cpu or not is_alike or any(tensor.dtype != torch.float32 for tensor in tensors):
             return False
         numbers = (self.scale.data_ptr(), self.offset.data_ptr(), self.low.data_ptr())
         other = None if shortcut is None else shortcut.data_ptr()
         size = {"numel": y.numel(), "num": y.shape[1], "inner": inner}
         walk_back(y.data_ptr(), other, x.data_ptr(), channels=numbers, **size)
         return True
+
+
+def _is_too_flat(weight: Tensor, slot: Slot) -> bool:
+    """Whether some channel cannot be walked back through. A device answers by the next step, for which it is as good:
+    a step moves weights by little. Only the first time is it waited for."""
+    answer = Answer((weight.abs().min() < _SMALLEST_SCALE).view(1))
+    last, slot.is_flat = slot.is_flat, answer
+    return (answer if weight.is_cpu or last is None else last).wait()
 
 
 def _inner(tensor: Tensor) -> int:

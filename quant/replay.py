@@ -50,7 +50,9 @@ class Call:
         self.num_saves = 0
         self.saves: list[tuple[Tensor, Handle]] = []
         self.joint: Joint | None = None
-        self._autocast = {"dtype": torch.get_autocast_dtype("cpu"), "enabled": torch.is_autocast_enabled("cpu")}
+        kind = source.device.type
+        dtype, is_enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        self._autocast = {"device_type": kind, "dtype": dtype, "enabled": is_enabled}
 
     def start(self, handle: Handle) -> None:
         """From here on saves may be derived; `handle` is how the input is stored."""
@@ -95,7 +97,7 @@ def run_again(module: nn.Module, x: Tensor, autocast: dict[str, Any]) -> dict[Ha
 
     with (
         torch.enable_grad(),
-        torch.autocast("cpu", **autocast),
+        torch.autocast(**autocast),
         torch.autograd.graph.saved_tensors_hooks(collect, refuse),
     ):
         output = module.forward(x.detach().requires_grad_())

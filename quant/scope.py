@@ -89,7 +89,7 @@ class Scope:
             threads.stack[-1].order = 0
         return True
 
-    def note_unpack(self) -> None:
+    def note_backward(self) -> None:
         """A backward pass is running in this thread: what is saved next, outside modules, is a new round."""
         self._threads.is_after_unpack = True
 

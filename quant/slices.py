@@ -52,7 +52,7 @@ class Slices:
             return _forward(x, weight, *rest)
         parts = x.chunk(num_slices)
         first = _forward(parts[0], weight, *rest)
-        out = torch.empty((len(x), *first.shape[1:]), dtype=first.dtype, memory_format=_format(x))
+        out = torch.empty((len(x), *first.shape[1:]), dtype=first.dtype, device=x.device, memory_format=_format(x))
         for part, place in zip(parts, out.chunk(num_slices), strict=True):
             place.copy_(first if part is parts[0] else _forward(part, weight, *rest))
         return out

@@ -13,19 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from daf.kernels import Coder
+    from daf.quant.doubt import Answer
+    from daf.quant.places import Place
 
+PlanKey = tuple[int, int, "Place"]  # numel, cols
 SlotKey = tuple[str, int, torch.dtype, int]  # path, order, dtype, number of axes
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How tensors of one slot and one size are encoded: made once, used at every save.
+    """How tensors of one slot, size and place are encoded: made once, used at every save.
 
     stored_bytes is what the pages cost, each stream's tail page included.
     """
 
     spec: Spec
     coder: Coder
+    place: Place
     stash_spec: Any
     stored_bytes: int
 
@@ -49,17 +53,19 @@ class Slot:
     readers    paths of the modules that saved the same content, or content that follows from it
     partners   ids of the slots whose gradient noise here gets into; empty: its own
     spec       codec, width and group shape in force; None until the first save chooses
+    is_known   the integers met so far fit `spec`: on a device the next are taken to (doubt.py)
     is_mask    holds zeros and one other value, as dropout's noise does; None until the first save is looked at
     followers  ids of the slots whose tensors follow from this one's
     can_follow  its tensors follow, roughly, from a ReLU's output (rectified.py)
     follows    ... and are made to, so they are not stored
+    is_flat    whether they cannot, as last asked (rectified.py)
     is_finite  no infinity or NaN was met so far
     planned    what the planner chose; None where it has no say
     curves     of each codec that suits the slot, from the last sampled step
     fidelity   worst cosine of the ops that read it, exact against coded; 0: not measured (spotcheck.py)
     num_evicted  planes that were missing when a tensor was last asked for
     shown      codec and bits on the stats page
-    plans      by (numel, cols); emptied when `spec` changes
+    plans      emptied when `spec` changes
     """
 
     id: int
@@ -70,11 +76,13 @@ class Slot:
     spec: Spec | None = None
     planned: Spec | None = None
     curves: list[Curve] = field(default_factory=list)
-    plans: dict[tuple[int, int], Plan | None] = field(default_factory=dict)
+    plans: dict[PlanKey, Plan | None] = field(default_factory=dict)
+    is_known: bool = False
     is_mask: bool | None = None
     followers: set[int] = field(default_factory=set)
     can_follow: bool = False
     follows: bool = False
+    is_flat: Answer | None = None
     is_finite: bool = True
     num_evicted: int = 0
     shown: tuple[str, float] = ("", 0.0)

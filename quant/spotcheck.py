@@ -103,7 +103,7 @@ class SpotCheck:
         self._is_learning = False
         self.num_measured = 0
         self.num_failures = 0
-        self._arena = arena
+        self.arena = arena
         self._monitor = monitor
         self._publish = publish
         self._clock = clock
@@ -210,7 +210,7 @@ class SpotCheck:
 
     def _has_room(self, num_bytes: int) -> bool:
         """Whether this much more fits, now and at the peak of a step like the last."""
-        stats = self._arena.stats()
+        stats = self.arena.stats()
         taken = stats.get("resident_bytes", 0) - stats.get("cached_bytes", 0)
         self._held_bytes += num_bytes
         return stats["budget_bytes"] - max(taken, stats.get("last_step_held_bytes", 0)) >= ROOM * self._held_bytes

@@ -144,9 +144,17 @@ def refusals() -> list[str]:
     return found
 
 
+def engine_case(name: str) -> list[str]:
+    """A case of the engine on a device."""
+    from tests.unit.quant.device_cases import CASES
+
+    return CASES[name]()
+
+
 def main() -> None:
     warnings.simplefilter("ignore")  # NumPy's, about the infinities that the interpreter divides and multiplies
     functions = {"codec": compare_codec, "ranges": compare_ranges, "refusals": refusals, "stash": share_a_stash}
+    functions["engine"] = engine_case
     for line in sys.stdin:
         case = json.loads(line)
         try:

@@ -63,6 +63,14 @@ class Attention(nn.Module):
         return self.out(out.transpose(1, 2).reshape(8, 64, 64))
 
 
+class DeviceDropout(nn.Module):
+    """As F.dropout is done on a GPU, in one op that saves its mask."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return torch.native_dropout(x, 0.25, True)[0]
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -100,6 +108,11 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Tensor, int]] = {
         lambda: nn.Sequential(nn.Linear(64, 128), WrittenOutGELU(), nn.Linear(128, 8)),
         data(256, 64),
         4,
+    ),
+    "dropout on a device": (
+        lambda: nn.Sequential(nn.Linear(64, 128), nn.Softmax(-1), DeviceDropout(), nn.Linear(128, 8)),
+        data(256, 64),
+        1,
     ),
     "attention": (Attention, data(8, 64, 64), 1),
     "causal attention": (lambda: Attention(is_causal=True), data(8, 64, 64), 1),
@@ -206,3 +219,27 @@ def test_a_frozen_norm_keeps_its_input(fine: Engine) -> None:
     ours = gradients(net, data(8, 3, 32, 32))
     fine.remove()
     assert relative_error(ours, gradients(net, data(8, 3, 32, 32))) < 0.02
+
+
+def test_keys_and_values_of_a_small_query_do_not_explode() -> None:
+    """The output is too small to be coded; keys and values are coded all the same, and it must follow from these."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, length, 32).mul(4).requires_grad_() for length in (8, 512, 512))
+
+    def gradient() -> Tensor:
+        out = F.scaled_dot_product_attention(q * 1, k * 1, v * 1)
+        return torch.cat([grad.flatten() for grad in torch.autograd.grad(out.square().sum(), (q, k, v))])
+
+    want = gradient()
+    with Engine(HostArena(), bits=2):
+        got = gradient()
+    assert float((got - want).norm() / want.norm()) < 3.0  # 945 where only the output is exact
+
+
+def test_a_backward_that_reads_nothing_in_its_thread_begins_a_new_step(fine: Engine) -> None:
+    """On a GPU nodes run, and unpack, in a thread of the device: the caller's thread sees only the call."""
+    x = torch.randn(64, 256, requires_grad=True)
+    for _ in range(3):
+        (x * 2).sigmoid()
+        x.sum().backward()
+    assert fine.policy.num_steps == 3
