@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import threading
 import time
 import warnings
 import weakref
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,6 +55,7 @@ _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _current_node = torch._C._current_autograd_node
 _disable_hooks = torch.autograd.graph.disable_saved_tensors_hooks
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 DEFAULT_WISH = Wish()
 MIN_BYTES = 16 * 1024  # below this, headers and tail pages eat what coding saves
@@ -242,6 +245,8 @@ class Engine:
             return self._keep(tensor, "small")  # attention's output, however small: what it came from may be large
         if tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
             return self._keep(tensor, "unsupported")
+        if _is_compiled(sys._getframe(2)):
+            return self._keep(tensor, "compiled")
         layout = layout_of(tensor.shape, tensor.stride())
         if layout.is_expanded and layout.numel * tensor.element_size() < self.min_bytes:
             return self._keep(tensor, "small")
@@ -403,6 +408,12 @@ class Engine:
 
     def slots(self) -> list[Slot]:
         return list(self.table)
+
+
+def _is_compiled(caller: FrameType) -> bool:
+    """Whether a compiled graph saves: `caller` is where the hook was called from. Its tensors have no history, so what
+    they are for, and what must stay consistent with what (attention's log-sum-exp), cannot be told."""
+    return caller.f_code is _APPLY and getattr(caller.f_locals.get("cls"), "__name__", "") == "CompiledFunction"
 
 
 def _is_same_memory(view: Tensor, base: Tensor) -> bool:

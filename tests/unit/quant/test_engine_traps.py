@@ -229,6 +229,20 @@ def test_torch_func_transforms_work_while_the_engine_is_on(coarse: Engine, arena
     assert arena.stashes, "the hooks are back afterwards"
 
 
+def test_what_a_compiled_graph_saves_is_exact(coarse: Engine) -> None:
+    leaves = [wide(2, 4, 256, 32).mul(3).requires_grad_() for _ in range(3)]
+
+    def attend(*inputs: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*(1.5 * one for one in inputs)).square().sum()
+
+    ours = gradients(lambda: torch.compile(attend, backend="aot_eager")(*leaves), *leaves)
+    assert coarse.stats()["passed_compiled_total"] >= 3
+    assert coarse.stats()["coded_total"] == 0
+    coarse.remove()
+    for got, want in zip(ours, gradients(lambda: attend(*leaves), *leaves), strict=True):
+        assert torch.allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
 def test_compiled_models_train(coarse: Engine) -> None:
     net = nn.Sequential(nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 4))
     x = wide(256, 128)
