@@ -8,8 +8,10 @@ file's size once, and files are read, not mapped, so that one that is cut off un
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
+import math
 import os
 import pathlib
 import struct
@@ -38,7 +40,12 @@ _REQUEST = struct.Struct("=QIIQ40x")
 _OUTCOME = struct.Struct("=QQQQ160s")
 _COMMAND_HEADER_BYTES = 64
 _COMMAND_PAGE_BYTES = _COMMAND_HEADER_BYTES + NUM_COMMANDS * (_REQUEST.size + _OUTCOME.size)
-_MAX_COUNTS = {"identity": 1, "fields": 1024, "values": 4096, "columns": 256, "slots": 65536, "kinds": 256, "map": 1}
+_MAX_COUNTS = {
+    "identity": 1, "fields": 1024, "values": 4096, "columns": 256, "slots": 65536, "kinds": 256, "events": 65536,
+    "map": 1,
+}  # fmt: skip
+_MAX_STRIDE = 1 << 16
+_MAX_BITS = 64.0
 _SECTIONS = ("identity", "fields", "values", "columns", "slots", "kinds", "events", "map")
 _KINDS = ("counter", "gauge")
 _OUTCOME_STATES = {1: "applied", 2: "pending", 3: "refused"}
@@ -174,6 +181,18 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode(errors="replace")
 
 
+def _sane(cell: Any) -> Any:
+    """Return a row's cell as text, or as a number that can be reckoned with."""
+    if isinstance(cell, bytes):
+        return _text(cell)
+    return cell if math.isfinite(cell) else 0.0
+
+
+def _writable(said: object) -> str:
+    """Return it as text that can be written: JSON's escapes also spell halves of characters."""
+    return str(said).encode(errors="replace").decode()
+
+
 def _sequences(block: bytes, stride: int) -> list[int]:
     """Return the 8 bytes that each record starts with, as numbers."""
     if stride % 8:
@@ -185,7 +204,7 @@ def _identity(said: dict[str, Any], pid: int, start_time: int) -> Identity:
     """Return what a process says of itself, each part made what it should be."""
 
     def text(name: str) -> str:
-        return str(said.get(name, ""))[:200]
+        return _writable(said.get(name, ""))[:200]
 
     def number(name: str, default: int) -> int:
         return max(-1, min(int(said.get(name, default)), 2**31))
@@ -194,9 +213,9 @@ def _identity(said: dict[str, Any], pid: int, start_time: int) -> Identity:
     return Identity(
         pid=pid,
         start_time=start_time,
-        argv=tuple(str(part) for part in said.get("argv", ())),
+        argv=tuple(_writable(part) for part in said.get("argv", ())),
         started_at=started_at if abs(started_at) < 1e12 else 0.0,
-        versions={str(name): str(version) for name, version in dict(said.get("versions", {})).items()},
+        versions={_writable(name): _writable(version) for name, version in dict(said.get("versions", {})).items()},
         name=text("name"),
         job_id=text("job_id"),
         device=text("device") or "cpu",
@@ -247,7 +266,7 @@ class StatsPage:
     def _check_section(self, name: str, section: _Section, num_bytes: int) -> None:
         least = {"fields": _FIELD.size, "columns": _FIELD.size, "events": _EVENT.size, "map": _MAP.size}.get(name, 8)
         fits = section.offset + section.stride * section.count <= num_bytes
-        if section.count < 1 or section.count > _MAX_COUNTS.get(name, 1 << 20) or section.stride < least or not fits:
+        if not (1 <= section.count <= _MAX_COUNTS[name] and least <= section.stride <= _MAX_STRIDE and fits):
             raise PageError(f"{self.path}: its section {name} makes no sense")
 
     def _header(self) -> tuple[Any, ...]:
@@ -280,12 +299,13 @@ class StatsPage:
 
     def _row_layout(self) -> tuple[list[str], struct.Struct]:
         """Return the columns that a SlotRow has, in the order of a record, and how to take them from it in one go."""
-        known = [it for it in self._read_columns("columns") if it.name in SlotRow.__dataclass_fields__]
+        types = {it.name: it.type for it in dataclasses.fields(SlotRow) if it.name != "slot_id"}
+        known = [it for it in self._read_columns("columns") if it.name in types]
         known.sort(key=lambda it: it.offset)
         form, at = "=", 0
         for column in known:
-            if column.offset < at:
-                raise PageError(f"{self.path}: its column {column.name!r} lies in another")
+            if column.offset < at or (column.type == 2) != (types[column.name] == "str"):
+                raise PageError(f"{self.path}: its column {column.name!r} makes no sense")
             size = column.num_bytes if column.type == 2 else 8
             form += f"{column.offset - at}x" + {1: "d", 2: f"{size}s"}.get(column.type, "Q")
             at = column.offset + size
@@ -295,7 +315,7 @@ class StatsPage:
         try:
             said = json.loads(_text(next(self._records("identity"))) or "{}")
             return _identity(said, self._pid, self._start_time)
-        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
             raise PageError(f"{self.path}: its identity makes no sense: {error}") from None
 
     def _stable(self, offset: int, num_bytes: int) -> bytes:
@@ -360,8 +380,8 @@ class StatsPage:
         known = self._rows.get(slot_id)
         if known is None or known[0] != sequence:
             cells = self._row_cells.unpack_from(block, slot_id * self._sections["slots"].stride)
-            texts = (_text(cell) if isinstance(cell, bytes) else cell for cell in cells)
-            named: dict[str, Any] = dict(zip(self._row_names, texts, strict=True))
+            named: dict[str, Any] = dict(zip(self._row_names, map(_sane, cells), strict=True))
+            named["bits"] = max(0.0, min(named.get("bits", 0.0), _MAX_BITS))  # loops run over bits
             known = self._rows[slot_id] = sequence, SlotRow(slot_id, **named)
         return known[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from daf.server.fleet import LIVE, Fleet, Member, Reading, Selection
 from daf.server.models import MAX_BYTES, OutcomeAnswer
 from daf.server.preview import preview
 from daf.server.problems import ProblemError
-from daf.server.source import Outcome
 from daf.sizes import parse_bytes, parse_percent
 
 POLL_SECONDS = 0.004
+UNREACHABLE = (OSError, ValueError, struct.error)  # what a page does whose process or files are gone or odd
 POLLS_PER_LOOK = 25  # how often a waiting change looks whether the process still lives
 WorstState = Literal["applied", "pending", "refused", "preview"]
 _WORST: tuple[WorstState, ...] = ("preview", "applied", "pending", "refused")
@@ -138,31 +139,30 @@ def _is_pending(member: Member) -> bool:
     """Whether an earlier command of ours has no final outcome yet, so that the present budget may still change."""
     if member.pending_generation == 0:
         return False
-    outcome = _read_outcome(member, member.pending_generation)
+    try:
+        outcome = member.page.outcome(member.pending_generation)
+    except UNREACHABLE:
+        return True
     return outcome is None or outcome.state == "pending"
 
 
-def _read_outcome(member: Member, generation: int) -> Outcome | None:
-    try:
-        return member.page.outcome(generation)
-    except Exception as error:  # the page is another program's: anything may be in it, and it may be gone
-        raise ProblemError(409, "unreachable", f"Process {member.id} gives no outcome: {error}") from None
-
-
 async def _carry_out(change: Change, send: Callable[[], int], fleet: Fleet, wait_seconds: float) -> OutcomeAnswer:
-    """Send the command and poll for its outcome: the process takes it at its next heartbeat or arena call."""
+    """Send the command and poll for its outcome: the process takes it at its next heartbeat or arena call.
+
+    A process that cannot be asked counts as one that refused: the outcomes of its job's other ranks are told as well.
+    """
     member = change.member
-    async with member.commands:
-        try:
+    try:
+        async with member.commands:
             change.generation = member.pending_generation = send()
-        except Exception as error:
-            raise ProblemError(409, "unreachable", f"Process {member.id} takes no commands: {error}") from None
-        return await _outcome(change, fleet, change.started + wait_seconds)
+            return await _outcome(change, fleet, change.started + wait_seconds)
+    except UNREACHABLE as error:
+        return change.answer("refused", _latest(fleet, change), reason=f"the process takes no commands: {error}")
 
 
 async def _outcome(change: Change, fleet: Fleet, deadline: float) -> OutcomeAnswer:
     for attempt in itertools.count(1):
-        outcome = _read_outcome(change.member, change.generation)
+        outcome = change.member.page.outcome(change.generation)
         is_late = time.monotonic() >= deadline
         if outcome is not None and (is_late or outcome.state != "pending"):
             reading = _latest(fleet, change)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import pathlib
 import time
@@ -20,6 +21,7 @@ from daf.server.settings import Limits
 from daf.server.source import Discover, Page
 from daf.server.widths import Widths
 
+log = logging.getLogger("daf.server")
 LIVE, FINISHED, CRASHED, UNREADABLE = "live", "finished", "crashed", "unreadable"
 
 
@@ -159,8 +161,12 @@ class Fleet:
 
     def history_of(self, member: Member, reading: Reading) -> History:
         if member.history is None:
-            path = self._history_path(member) if self._keeps_history else None
-            member.history = History(charted_fields(reading.values), path)
+            fields = sorted(reading.values)
+            try:
+                member.history = History(fields, self._history_path(member) if self._keeps_history else None)
+            except (OSError, ValueError) as error:  # a full disk, or names that no file takes: then only in memory
+                log.warning("the history of %s is not kept in a file: %s", member.id, error)
+                member.history = History(fields)
         return member.history
 
     def _history_path(self, member: Member) -> pathlib.Path | None:
@@ -195,11 +201,6 @@ class Fleet:
             del self.members[member.id]
             member.forget()
         return old
-
-
-def charted_fields(values: Mapping[str, float]) -> list[str]:
-    """All but the slots' own figures: the page decides what there is."""
-    return sorted(values)
 
 
 def finite(value: float) -> float:

@@ -163,12 +163,16 @@ def _mapped(path: pathlib.Path, header: bytes, size: int) -> mmap.mmap:
     if not _is_ours(path, header, size):
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.ftruncate(descriptor, size)
-        os.pwrite(descriptor, header, 0)
     else:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
+        # All of it now, where a full disk is an error: later, in the mapping, it would be a bus error.
+        os.posix_fallocate(descriptor, 0, size)
+        os.pwrite(descriptor, header, 0)
         return mmap.mmap(descriptor, size)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
 

@@ -6,10 +6,10 @@ latter happens every second.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pathlib
+import re
 import stat
 
 from daf.allocator import statspage
@@ -18,6 +18,7 @@ from daf.server.source import Page
 log = logging.getLogger("daf.server")
 MAX_PAGE_BYTES = 64 << 20
 MAX_FILES = 4096
+PAGE_NAME = re.compile(r"[0-9]{1,20}-[0-9]{1,20}(-[0-9]{1,20})?\.stats", re.ASCII)
 
 
 class Pages:
@@ -54,15 +55,15 @@ class Pages:
         attempt = (name, info.st_ino, info.st_mtime_ns)
         if attempt in self._refused:
             return None
-        reason = _objection(info)
+        reason = _objection(name, info)
         if not reason:
             try:
                 return statspage.StatsPage(self._folder / name)
-            except (OSError, ValueError, TypeError, LookupError, json.JSONDecodeError) as error:
+            except Exception as error:  # the file is another program's: anything may be in it
                 reason = f"{type(error).__name__}: {error}"
         self._refused = {key: why for key, why in self._refused.items() if key[0] != name}
         self._refused[attempt] = reason
-        log.warning("%s is not read: %s", name, reason)
+        log.warning("%r is not read: %s", name, reason)
         return None
 
 
@@ -79,8 +80,10 @@ def clean(folder: pathlib.Path, *, all_ended: bool = False) -> int:
     return num_removed
 
 
-def _objection(info: os.stat_result) -> str:
+def _objection(name: str, info: os.stat_result) -> str:
     """Return why a file is not looked into; empty where it may be."""
+    if not PAGE_NAME.fullmatch(name):
+        return "its name is not <pid>-<start time>.stats"
     if info.st_uid != os.geteuid():
         return f"it belongs to user {info.st_uid}"
     if not stat.S_ISREG(info.st_mode):

@@ -92,6 +92,29 @@ def test_a_job_wide_change_reaches_every_rank(running: Running, pages: FakePages
     assert [rank.values["budget_bytes"] for rank in ranks] == [256 << 20] * 2
 
 
+def test_a_rank_that_cannot_be_reached_does_not_hide_what_the_others_did(running: Running, pages: FakePages) -> None:
+    def gone() -> None:
+        raise FileNotFoundError("no command page")
+
+    pages.add(pid=1, job_id="job", rank=0, world_size=2).on_request = gone
+    other = pages.add(pid=2, job_id="job", rank=1, world_size=2)
+    answer = running.put_budget("256MiB", job="job")
+    assert answer.status_code == 409
+    assert [one["state"] for one in answer.json()["outcomes"]] == ["refused", "applied"]
+    assert "no command page" in answer.json()["detail"]
+    assert other.values["budget_bytes"] == 256 << 20
+    assert len(running.sidecar.settings.audit_path.read_text().splitlines()) == 2
+
+
+def test_a_rank_that_refuses_does_not_hide_what_the_others_did(running: Running, pages: FakePages) -> None:
+    pages.add(pid=1, job_id="job", rank=0, world_size=2).least_bytes = 512 << 20
+    pages.add(pid=2, job_id="job", rank=1, world_size=2)
+    answer = running.put_budget("256MiB", job="job")
+    assert answer.status_code == 409
+    assert [one["state"] for one in answer.json()["outcomes"]] == ["refused", "applied"]
+    assert "tensors alone" in answer.json()["detail"]
+
+
 def test_a_change_is_never_sent_to_two_jobs_by_accident(running: Running, pages: FakePages) -> None:
     pages.add(pid=1)
     pages.add(pid=2)

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import errno
+import os
 import pathlib
+
+import pytest
 
 from daf.server.history import LEVELS, History
 from daf.server.widths import Widths
+from tests.unit.server.fakes import FakePages, Running
 
 
 def test_what_was_added_comes_back_in_order() -> None:
@@ -115,3 +120,15 @@ def test_what_an_earlier_sidecar_kept_of_an_ended_run_is_found(tmp_path: pathlib
     path.write_bytes(b"garbage")
     assert History.left_at(path) is None
     assert History.left_at(tmp_path / "none.history") is None
+
+
+def test_a_full_disk_costs_the_file_and_not_the_history(
+    running: Running, pages: FakePages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    pages.add()
+    assert len(running.get("/v1/history").json()["times"]) == 1
+    assert list(running.sidecar.settings.runtime_dir.glob("*.history")) == []
