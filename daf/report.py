@@ -8,24 +8,20 @@ from typing import Any
 
 import click
 
-from daf.errors import DafError
+from daf.server.commands import Command
 
 
-@click.command()
-@click.option("--pid", type=int, help="The process; not needed where there is only one.")
+@click.command(cls=Command)
+@click.option("--pid", type=click.IntRange(1), help="The process; not needed where there is only one.")
 @click.option("--job", help="The run of this job or name.")
-@click.option("--rank", type=int, help="One rank of the job.")
+@click.option("--rank", type=click.IntRange(0), help="One rank of the job.")
 @click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="The file; default daf-report-PID.html.")
 def report(pid: int | None, job: str | None, rank: int | None, output: pathlib.Path | None) -> None:
     """Write one HTML file about a run, finished or not: the live page's charts with the data inside.
 
     It opens offline, loads nothing, and can be passed on.
     """
-    try:
-        path = write_report(output, process=pid, job=job, rank=rank)
-    except DafError as error:
-        raise click.ClickException(str(error)) from None
-    click.echo(path)
+    click.echo(write_report(output, process=pid, job=job, rank=rank))
 
 
 def write_report(

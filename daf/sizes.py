@@ -11,6 +11,7 @@ _UNITS = {
 }  # fmt: skip
 _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*")
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*")
+_SHOWN = ("B", "KiB", "MiB", "GiB", "TiB")
 HINT = "a size such as 2GiB, 512MB or 1073741824"
 
 
@@ -34,20 +35,13 @@ def parse_percent(text: str) -> float | None:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Return the size with three significant digits in binary units.
+    """Return the size with three digits in binary units, as the live page does.
 
-    >>> format_bytes(1536)
-    '1.50 KiB'
+    >>> format_bytes(1536), format_bytes(1023 * 1024)
+    ('1.50 KiB', '1.00 MiB')
     """
-    value = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1023.5:
-            return (
-                f"{value:.0f} B"
-                if unit == "B"
-                else f"{value:.3g} {unit}"
-                if abs(value) >= 100
-                else f"{value:#.3g} {unit}"
-            )
-        value /= 1024
-    return f"{value:#.4g} TiB"
+    value, unit = float(num_bytes), 0
+    while abs(value) >= (999.5 if unit else 1023.5) and unit < len(_SHOWN) - 1:
+        value, unit = value / 1024, unit + 1
+    digits = 0 if unit == 0 or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+    return f"{value:.{digits}f} {_SHOWN[unit]}"

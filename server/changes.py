@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from daf.server.figures import least_budget
 from daf.server.fleet import LIVE, Fleet, Member, Reading, Selection
 from daf.server.models import MAX_BYTES, OutcomeAnswer
 from daf.server.preview import preview
@@ -79,7 +80,7 @@ class Change:
             budget_bytes=self.budget_bytes,
             before_bytes=int(self.before.values.get("budget_bytes", 0)),
             resident_bytes=int(reading.values.get("resident_bytes", 0)),
-            least_bytes=least_bytes or int(reading.values.get("held_bytes", 0)),
+            least_bytes=least_bytes or least_budget(reading.values),
             reason=reason,
             generation=self.generation,
             seconds=round(time.monotonic() - self.started, 6),

@@ -13,6 +13,7 @@ from daf.server.guards import unauthorized
 from daf.server.problems import ProblemError
 from daf.server.selecting import Beside, Selected
 from daf.server.state import Sidecar
+from daf.sizes import format_bytes
 
 router = APIRouter()
 Wait = Annotated[
@@ -81,9 +82,15 @@ def _answer(answers: list[models.OutcomeAnswer]) -> Response:
     state = changes.worst(answers)
     outcomes: list[dict[str, Any]] = [answer.model_dump() for answer in answers]
     if state == "refused":
-        reasons = "; ".join(f"{a.process}: {a.reason}" for a in answers if a.state == "refused")
+        reasons = "; ".join(_refusal(a, is_one_of_many=len(answers) > 1) for a in answers if a.state == "refused")
         raise ProblemError(409, "refused", reasons, state=state, outcomes=outcomes)
     return JSONResponse({"state": state, "outcomes": outcomes}, status_code=202 if state == "pending" else 200)
+
+
+def _refusal(answer: models.OutcomeAnswer, *, is_one_of_many: bool) -> str:
+    whose = f"{answer.process}: " if is_one_of_many else ""
+    would_do = f" (the least is {format_bytes(answer.least_bytes)})" if answer.least_bytes > answer.budget_bytes else ""
+    return whose + answer.reason + would_do
 
 
 def _note(sidecar: Sidecar, request: Request, what: str, wish: object, answers: list[models.OutcomeAnswer]) -> None:

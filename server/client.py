@@ -12,6 +12,7 @@ import http.client
 import json
 import pathlib
 import socket
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -65,15 +66,12 @@ class Client:
 
     @classmethod
     def find(cls) -> Client:
-        """Return a client of the running sidecar, or of the stats pages where none runs."""
-        settings = Settings(runtime_dir())
-        if is_held(settings.lock_path) and read_whereabouts(settings.address_path):
-            return cls(transport=SocketTransport(settings))
-        return cls(transport=DirectTransport(settings))
+        """Return a client of whatever answers: the running sidecar, or the stats pages where none runs."""
+        return cls(transport=FoundTransport(Settings(runtime_dir())))
 
     @property
     def is_direct(self) -> bool:
-        return isinstance(self._transport, DirectTransport)
+        return isinstance(self._transport, FoundTransport) and self._transport.is_direct
 
     def get(self, path: str, **query: object) -> Any:
         return self._call("GET", path, query, None)
@@ -131,9 +129,54 @@ class Client:
         return found
 
 
+class Events:
+    """The events that a client has not told of yet, also when a restarted sidecar numbers them anew."""
+
+    def __init__(self, client: Client, kind: str | None = None) -> None:
+        self._client = client
+        self._kind = kind
+        self._next, self._epoch, self._newest = 0, "", 0.0
+
+    def new(self) -> list[dict[str, Any]]:
+        """Return what has happened since the last call; at the first, all that is known."""
+        answer = self._ask(self._next)
+        is_same = answer["epoch"] == self._epoch
+        if not is_same and self._next:
+            answer = self._ask(0)
+        self._next, self._epoch = answer["next"], answer["epoch"]
+        found = [event for event in answer["events"] if is_same or event["time"] > self._newest]
+        self._newest = max([self._newest, *(event["time"] for event in found)])
+        return found
+
+    def _ask(self, since: int) -> Any:
+        return self._client.get("/v1/events", since=since, limit=5000, kind=self._kind)
+
+
 def _target(path: str, query: Mapping[str, object]) -> str:
     text = urlencode({name: value for name, value in query.items() if value is not None})
     return f"{path}?{text}" if text else path
+
+
+class FoundTransport:
+    """The sidecar while one runs, else the stats pages: looked for anew each time, so a watcher outlives a sidecar."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._direct: DirectTransport | None = None
+
+    @property
+    def is_direct(self) -> bool:
+        return not (is_held(self._settings.lock_path) and read_whereabouts(self._settings.address_path))
+
+    def request(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        if not self.is_direct:
+            try:
+                return SocketTransport(self._settings).request(method, target, body)
+            except SidecarError:
+                if not self.is_direct:  # else it has just been killed
+                    raise
+        self._direct = self._direct or DirectTransport(self._settings)
+        return self._direct.request(method, target, body)
 
 
 class SocketTransport:
@@ -187,6 +230,7 @@ class DirectTransport:
 
         self._token = "direct"
         self._loop = asyncio.new_event_loop()
+        weakref.finalize(self, self._loop.close)
         self._sidecar = Sidecar.build(settings, self._token, Pages(settings.runtime_dir), keeps_history=False)
         self._app = create_app(self._sidecar)
 

@@ -12,7 +12,7 @@ import click
 from daf.server.settings import DEFAULT_HOST, DEFAULT_PORT
 
 
-class _Command(click.Command):
+class Command(click.Command):
     """A command whose failures are one line: what DAF says went wrong."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -21,13 +21,18 @@ class _Command(click.Command):
         try:
             return super().invoke(ctx)
         except DafError as error:
-            raise click.ClickException(str(error)) from None
+            is_unknown = getattr(error, "status", 0) == 404
+            raise click.ClickException(f"{error}{'; `daf ps` lists what there is' if is_unknown else ''}") from None
+        except OSError as error:
+            if error.filename is None:  # not about a file that was named: a closed pipe, say
+                raise
+            raise click.ClickException(f"{error.filename}: {error.strerror}") from None
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-@click.command(cls=_Command)
+@click.command(cls=Command)
 @click.option(
     "--host",
     default=DEFAULT_HOST,
@@ -36,12 +41,18 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead
 )
 @click.option(
     "--port",
+    type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
     help="Port; 0 takes a free one, and so does the default one where it is taken.",
 )
 @click.option("--allow-host", multiple=True, help="A further name under which the sidecar may be asked for.")
-@click.option("--idle-exit", default=0.0, help="End after so many seconds in which nothing needed it; 0 for never.")
+@click.option(
+    "--idle-exit",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="End after so many seconds in which nothing needed it; 0 for never.",
+)
 @click.option("--quiet", is_flag=True, help="Print no link.")
 @click.option("--unlimited-rate", is_flag=True, help="Take any number of requests a second, for tests and benchmarks.")
 def serve(
@@ -75,14 +86,14 @@ def serve(
     run_server(settings, announce=announce, idle_exit_seconds=idle_exit)
 
 
-@click.command(cls=_Command)
+@click.command(cls=Command)
 def page() -> None:
     """Print a link that opens the live page with the right to change budgets; starts a sidecar if need be."""
     client = _started_client()
     click.echo(client.page_link())
 
 
-@click.command(cls=_Command)
+@click.command(cls=Command)
 @_json
 def ps(as_json: bool) -> None:
     """List DAF processes: the living, the finished, the crashed."""
@@ -97,13 +108,15 @@ def ps(as_json: bool) -> None:
     show(process_table(processes["processes"], stats), empty="No DAF process: start one with `daf run train.py`.")
 
 
-@click.command(cls=_Command)
+@click.command(cls=Command)
 @click.argument("size", required=False)
-@click.option("--pid", type=int, help="The process; not needed where only one runs.")
+@click.option("--pid", type=click.IntRange(1), help="The process; not needed where only one runs.")
 @click.option("--job", help="All ranks of this job, or of the run of this name.")
-@click.option("--rank", type=int, help="One rank of the job.")
+@click.option("--rank", type=click.IntRange(0), help="One rank of the job.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be evicted.")
-@click.option("--wait", default=5.0, show_default=True, help="Seconds to wait for the outcome.")
+@click.option(
+    "--wait", type=click.FloatRange(0, 30), default=5.0, show_default=True, help="Seconds to wait for the outcome."
+)
 @_json
 def budget(
     size: str | None, *, pid: int | None, job: str | None, rank: int | None, dry_run: bool, wait: float, as_json: bool
@@ -131,32 +144,31 @@ def budget(
         raise SystemExit(1)
 
 
-@click.command(cls=_Command)
+@click.command(cls=Command)
 @click.option("-f", "--follow", is_flag=True, help="Go on as they come.")
-@click.option("-n", "--last", default=50, show_default=True, help="How many of the past ones.")
+@click.option("-n", "--last", type=click.IntRange(0), default=50, show_default=True, help="How many of the past ones.")
 @click.option("--kind", help="Only this kind: evict, resize, oom, change, process, ...")
 @_json
 def events(follow: bool, last: int, kind: str | None, as_json: bool) -> None:
     """Print what happened: evictions, resizes, OOMs, processes that came and went."""
-    from daf.server.tables import event_line
+    from daf.server.client import Events
 
-    client = _client()
-    found = client.get("/v1/events", kind=kind, limit=5000)
-    _print_events(found["events"][-last:], as_json, event_line)
+    found = Events(_client(), kind)
+    past = found.new()
+    _print_events(past[max(0, len(past) - last) :], as_json)
     while follow:
         time.sleep(0.5)
-        found = client.get("/v1/events", kind=kind, since=found["next"], limit=5000)
-        _print_events(found["events"], as_json, event_line)
+        _print_events(found.new(), as_json)
 
 
 EXPORTS = {"snapshot": "pickle", "trace": "trace.json", "json": "json"}
 
 
-@click.command(cls=_Command)
+@click.command(cls=Command)
 @click.argument("kind", type=click.Choice(list(EXPORTS)))
-@click.option("--pid", type=int, help="The process; not needed where there is only one.")
+@click.option("--pid", type=click.IntRange(1), help="The process; not needed where there is only one.")
 @click.option("--job", help="The run of this name or job.")
-@click.option("--rank", type=int, help="One rank of the job.")
+@click.option("--rank", type=click.IntRange(0), help="One rank of the job.")
 @click.option("-o", "--output", help="The file to write; - for stdout.  [default: daf.<kind>]")
 def export(kind: str, *, pid: int | None, job: str | None, rank: int | None, output: str | None) -> None:
     """Write a run for another tool.
@@ -175,7 +187,7 @@ def export(kind: str, *, pid: int | None, job: str | None, rank: int | None, out
         click.echo(f"wrote {output}")
 
 
-@click.command(cls=_Command)
+@click.command(cls=Command)
 def clean() -> None:
     """Forget all runs that have ended: their stats pages and histories."""
     from daf.allocator.runtime import runtime_dir
@@ -185,8 +197,10 @@ def clean() -> None:
     click.echo(f"forgot {num_removed} ended runs")
 
 
-@click.command(cls=_Command)
-@click.option("--interval", default=1.0, show_default=True, help="Seconds between looks.")
+@click.command(cls=Command)
+@click.option(
+    "--interval", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between looks."
+)
 def top(interval: float) -> None:
     """Watch all runs in the terminal: budget, resident, fragmentation, bits by layer, evictions.
 
@@ -197,9 +211,11 @@ def top(interval: float) -> None:
     run_top(_client(), interval)
 
 
-def _print_events(found: list[dict[str, Any]], as_json: bool, line: Any) -> None:
+def _print_events(found: list[dict[str, Any]], as_json: bool) -> None:
+    from daf.server.tables import event_line
+
     for event in found:
-        click.echo(json.dumps(event) if as_json else line(event))
+        click.echo(json.dumps(event) if as_json else event_line(event))
 
 
 def _client() -> Any:

@@ -30,6 +30,11 @@ def derived(values: Mapping[str, float]) -> dict[str, float]:
     }
 
 
+def least_budget(values: Mapping[str, float]) -> int:
+    """Return the smallest budget that the process would take: what it cannot drop now or could not in its last step."""
+    return int(max(values.get("held_bytes", 0), values.get("last_step_held_bytes", 0)))
+
+
 def process_memory(member: Member) -> dict[str, int]:
     """Return what the operating system says the process takes; empty for one that is gone or not readable."""
     if member.state != LIVE:

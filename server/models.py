@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 SIZE_PATTERN = r"^\s*(\d{1,18}(\.\d{0,6})?|\.\d{1,6})\s*(%|[kKmMgGtT]?[bB]?|[kKmMgGtT][iI][bB]?)\s*$"
+MAX_SIZE_CHARS = 40
+_SIZE = re.compile(SIZE_PATTERN)
 MAX_BYTES = 2**53  # what every JSON reader holds exactly
 
 State = Literal["live", "finished", "crashed", "unreadable"]
@@ -137,7 +140,7 @@ class BudgetState(BaseModel):
     rank: int
     budget_bytes: int
     resident_bytes: int
-    least_bytes: int = Field(description="The smallest budget that what is held now could be brought down to.")
+    least_bytes: int = Field(description="The smallest budget that the process would take now.")
     paused: bool = Field(description="Whether compression is paused.")
 
 
@@ -150,7 +153,7 @@ class BudgetChange(_Strict):
 
     budget: (
         Annotated[int, Field(ge=1, le=MAX_BYTES, strict=True)]
-        | Annotated[str, Field(pattern=SIZE_PATTERN, max_length=40)]
+        | Annotated[str, Field(pattern=SIZE_PATTERN, max_length=MAX_SIZE_CHARS)]
     ) = Field(
         description="Bytes, a size (`2GiB`, `512MB`) or a part of the budget that the process started with (`50%`). "
         "Each selected process gets it.",
@@ -159,9 +162,14 @@ class BudgetChange(_Strict):
 
     @field_validator("budget", mode="before")
     @classmethod
-    def _whole(cls, value: object) -> object:
-        """JSON knows no integers: 1024.0 is one."""
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+    def _size(cls, value: object) -> object:
+        """JSON knows no integers: 1024.0 is one. What is no size is quoted; the pattern alone would quote itself."""
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not is_number and not (isinstance(value, str) and len(value) <= MAX_SIZE_CHARS and _SIZE.fullmatch(value)):
+            raise ValueError(f"{str(value)[:MAX_SIZE_CHARS]!r} is not a size such as 2GiB, 512MB, 1073741824 or 50%")
+        return value
 
 
 class SlotPreview(BaseModel):

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from daf.server.figures import least_budget
 from daf.server.models import Preview, SlotPreview
 
 FLOOR_BITS = 1
@@ -22,7 +23,8 @@ def preview(values: Mapping[str, float], slots: Sequence[Any], budget_bytes: int
     Memory breathes with every step. `peak_bytes` is the most that was resident of late: it is that, not what one moment
     shows, which has to fit.
     """
-    excess = max(0, max(peak_bytes, int(values.get("resident_bytes", 0))) - budget_bytes)
+    short = least_budget(values) - budget_bytes
+    excess = max(0, short, max(peak_bytes, int(values.get("resident_bytes", 0))) - budget_bytes)
     cached = min(excess, int(values.get("cached_bytes", 0)))
     changed = _evict(slots, excess - cached)
     evicted = sum(slot.freed_bytes for slot in changed)
@@ -30,7 +32,7 @@ def preview(values: Mapping[str, float], slots: Sequence[Any], budget_bytes: int
         freed_bytes=excess,
         cached_bytes=cached,
         evicted_bytes=evicted,
-        short_bytes=max(0, excess - cached - evicted),
+        short_bytes=max(0, short, excess - cached - evicted),
         slots=sorted(changed, key=lambda slot: -slot.freed_bytes),
     )
 

@@ -87,7 +87,9 @@ def _allowed(request: Request) -> list[str]:
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [{"where": ".".join(str(part) for part in e["loc"]), "what": e["msg"]} for e in error.errors()]
+    errors = [
+        {"where": ".".join(map(str, e["loc"])), "what": e["msg"].removeprefix("Value error, ")} for e in error.errors()
+    ]
     detail = "; ".join(f"{e['where']}: {e['what']}" for e in errors[:3])
     return ProblemError(422, "invalid-request", detail, errors=errors[:20]).response()
 

@@ -114,7 +114,7 @@ async def budget(sidecar: Beside, selection: Selected) -> models.Budgets:
                 rank=member.rank,
                 budget_bytes=int(reading.values.get("budget_bytes", 0)),
                 resident_bytes=int(reading.values.get("resident_bytes", 0)),
-                least_bytes=int(reading.values.get("held_bytes", 0)),
+                least_bytes=figures.least_budget(reading.values),
                 paused=bool(reading.values.get("is_paused", 0)),
             )
             for member, reading in found

@@ -85,7 +85,7 @@ def budget_table(processes: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def outcome_table(outcomes: Sequence[Mapping[str, Any]]) -> Table:
-    table = make_table("PROCESS", "OUTCOME", ">BEFORE", ">BUDGET", ">RESIDENT", ">AFTER", "")
+    table = make_table("PROCESS", "OUTCOME", ">BEFORE", ">BUDGET", ">RESIDENT", ">TOOK", "")
     for one in outcomes:
         sizes = [format_bytes(one[name]) for name in ("before_bytes", "budget_bytes", "resident_bytes")]
         style = OUTCOME_STYLES.get(one["state"], "")
@@ -97,7 +97,11 @@ def outcome_table(outcomes: Sequence[Mapping[str, Any]]) -> Table:
 def _remark(outcome: Mapping[str, Any]) -> str:
     found = outcome.get("preview")
     if not found:
-        return str(outcome["reason"])
+        is_too_small = outcome["state"] == "refused" and outcome["least_bytes"] > outcome["budget_bytes"]
+        least = f" (the least is {format_bytes(outcome['least_bytes'])})" if is_too_small else ""
+        return f"{outcome['reason']}{least}"
+    if not found["freed_bytes"]:
+        return "it fits: nothing would be evicted"
     text = f"would free {format_bytes(found['cached_bytes'])} cached, evict {format_bytes(found['evicted_bytes'])}"
     text += f" from {len(found['slots'])} slots"
     return text + (f", still {format_bytes(found['short_bytes'])} short" if found["short_bytes"] else "")

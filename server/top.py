@@ -21,7 +21,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from daf.server.client import Client, SidecarError
+from daf.server.client import Client, Events, SidecarError
 from daf.server.tables import STATE_STYLES, event_line, figure_cells, make_table
 from daf.sizes import format_bytes
 
@@ -39,7 +39,7 @@ class Top:
         self.stats: dict[str, dict[str, Any]] = {}
         self.slots: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
-        self._next_event = 0
+        self._following = Events(client)
         self.chosen = 0
         self.typed: str | None = None  # the budget being typed; None when none is
         self.message = ""
@@ -55,12 +55,9 @@ class Top:
             self.processes = self._client.processes()["processes"]
             self.stats = {one["process"]: one for one in self._client.get("/v1/stats")["processes"]}
             self.slots = self._slots()
-            found = self._client.get("/v1/events", since=self._next_event, limit=5000)
+            self.events = [*self.events, *self._following.new()][-100:]
         except SidecarError as error:
             self.message = str(error)
-            return
-        self._next_event = found["next"]
-        self.events = [*self.events, *found["events"]][-100:]
 
     def _slots(self) -> list[dict[str, Any]]:
         if self.process is None:

@@ -40,7 +40,9 @@ def test_a_percentage_is_told_from_a_size() -> None:
         (1536, "1.50 KiB"),
         (123 << 20, "123 MiB"),
         (1023.9 * 2**20, "1.00 GiB"),
-        (3 << 40, "3.000 TiB"),
+        (1010 << 10, "0.99 MiB"),
+        (3 << 40, "3.00 TiB"),
+        (2000 << 40, "2000 TiB"),
     ],
 )
 def test_sizes_are_shown_in_units_one_can_read(num_bytes: float, text: str) -> None:

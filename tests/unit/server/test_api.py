@@ -132,6 +132,21 @@ def test_what_is_no_size_is_refused_with_a_problem(running: Running, pages: Fake
     assert page.commands == []
 
 
+def test_what_is_no_size_is_quoted_with_what_would_be_right(running: Running, pages: FakePages) -> None:
+    pages.add()
+    assert running.put_budget("banana").json()["detail"] == (
+        "body.budget: 'banana' is not a size such as 2GiB, 512MB, 1073741824 or 50%"
+    )
+
+
+def test_a_dry_run_says_what_the_process_would_refuse(running: Running, pages: FakePages) -> None:
+    pages.add().values["last_step_held_bytes"] = 500 << 20
+    outcome = running.put_budget("400MiB", dry_run=True).json()["outcomes"][0]
+    assert outcome["preview"]["short_bytes"] == 100 << 20
+    assert outcome["least_bytes"] == 500 << 20
+    assert running.get("/v1/budget").json()["processes"][0]["least_bytes"] == 500 << 20
+
+
 @pytest.mark.parametrize("wish", ["0%", "0.0GiB", "999999999999999999TiB"])
 def test_a_size_that_no_budget_can_have_is_refused(running: Running, pages: FakePages, wish: str) -> None:
     pages.add()
