@@ -75,7 +75,11 @@ class Guard:
         except ProblemError as problem:
             await problem.response()(scope, receive, _with_headers(send))
             return
-        await self._app(scope, _bounded(receive, self._settings.limits), _with_headers(send))
+        bounded, sending = _bounded(receive, self._settings.limits), _with_headers(send)
+        if scope["method"] == "HEAD":  # routes know GET: the same answer, without its body
+            scope["state"]["is_head"] = True
+            scope, sending = {**scope, "method": "GET"}, _without_body(sending)
+        await self._app(scope, bounded, sending)
 
     def _admit(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -174,6 +178,13 @@ def _bounded(receive: Receive, limits: Limits) -> Receive:
         return message
 
     return bounded
+
+
+def _without_body(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return sending
 
 
 def _with_headers(send: Send) -> Send:

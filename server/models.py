@@ -169,6 +169,8 @@ class BudgetChange(_Strict):
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if not is_number and not (isinstance(value, str) and len(value) <= MAX_SIZE_CHARS and _SIZE.fullmatch(value)):
             raise ValueError(f"{str(value)[:MAX_SIZE_CHARS]!r} is not a size such as 2GiB, 512MB, 1073741824 or 50%")
+        if isinstance(value, int) and not 1 <= value <= MAX_BYTES:
+            raise ValueError(f"{str(value)[:MAX_SIZE_CHARS]} bytes are no budget: it has 1 to {MAX_BYTES}")
         return value
 
 

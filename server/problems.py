@@ -85,12 +85,14 @@ def _allowed(request: Request) -> list[str]:
     return sorted(method.upper() for method in documented)
 
 
-async def _on_invalid(_request: Request, error: Exception) -> Response:
+async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = [
         {"where": ".".join(map(str, e["loc"])), "what": e["msg"].removeprefix("Value error, ")} for e in error.errors()
     ]
     detail = "; ".join(f"{e['where']}: {e['what']}" for e in errors[:3])
+    if errors[0]["where"] == "body" and "json" not in request.headers.get("content-type", ""):
+        detail += "; send JSON, and say so: Content-Type: application/json"
     return ProblemError(422, "invalid-request", detail, errors=errors[:20]).response()
 
 

@@ -20,7 +20,7 @@ class Limits:
     stream_stall_seconds: float = 20.0  # a client that takes nothing for so long is cut off
     connections: int = 1024
     reads_per_second: float = 500.0  # per client address
-    changes_per_second: float = 100.0
+    changes_per_second: float = 500.0
     failed_logins_per_second: float = 2.0
     processes: int = 256
     ended_processes: int = 32  # finished and crashed runs whose story is kept

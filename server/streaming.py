@@ -87,7 +87,7 @@ class EventStream(Response):
         self._hub.num_clients += 1
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            if scope["method"] == "HEAD":
+            if scope.get("state", {}).get("is_head"):
                 await send({"type": "http.response.body", "body": b""})
                 return
             gone = asyncio.ensure_future(_disconnected(receive))

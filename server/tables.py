@@ -131,6 +131,8 @@ def _arena_said(event: Mapping[str, Any]) -> str:
         parts.append(f"{event['value']:g} planes for {event['text']}")
     elif event.get("kind") == "fidelity":
         parts.append(f"gradient error {event['value']:.3f}")
+    elif event.get("kind") == "trim":
+        parts[-1:] = [f"{format_bytes(event['num_bytes'])} {event['text']} given back to the system"]
     elif event.get("text"):
         parts.append(str(event["text"]))
     return ", ".join(parts)

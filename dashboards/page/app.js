@@ -182,14 +182,14 @@ class Page {
   note(processes) {
     for (const figures of processes) {
       this.figures.set(figures.process, figures);
-      if (figures.process === this.chosen && this.process?.state === "live")
+      if (figures.process === this.chosen && figures.state === "live")
         this.history.add(figures.time, figures.values);
     }
   }
 
   render() {
     const figures = this.figures.get(this.chosen) ?? null;
-    this.headline.show(this.process, figures, this.history);
+    this.headline.show(this.process, figures, this.history, document.body.dataset.connection);
     this.renderRanks();
     this.budget.choose(this.process, this.ranks.length);
     if (!figures) return;
@@ -255,15 +255,17 @@ class Page {
   }
 
   connected(isUp, problem) {
-    const wasUp = document.body.dataset.connection !== "lost";
-    document.body.dataset.connection = isUp ? "up" : "lost";
-    const text =
-      problem?.status === 401
-        ? "Not allowed to read: open the page with the link that `daf page` prints"
-        : "Connection lost, trying again …";
+    const before = document.body.dataset.connection;
+    const wasUp = before !== "lost" && before !== "denied";
+    const isDenied = problem?.status === 401;
+    document.body.dataset.connection = isUp ? "up" : isDenied ? "denied" : "lost";
+    const text = isDenied
+      ? "Not allowed to read: open the page with the link that “daf page” prints"
+      : "Connection lost, trying again …";
     say(byId("connection"), isUp ? "" : text);
     // What changed before the stream was open was told to nobody: ask once more.
     if (isUp) (wasUp ? this.refresh() : this.resume()).catch(() => {});
+    else this.render();
   }
 
   /** After a break: who is there may have changed, and the chart has a hole that the sidecar can fill. */

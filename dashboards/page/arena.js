@@ -54,7 +54,7 @@ export class ArenaMap extends Canvas {
     context.fillRect(0, 0, width, height);
     if (!this.zones.length) return;
     const { font, pixels } = labelFont();
-    const size = this.cellSize(width, height, 1.5 * pixels);
+    const size = this.cellSize(width, height, pixels);
     const columns = Math.floor(width / size);
     let top = 0;
     for (const zone of this.zones) {
@@ -67,11 +67,11 @@ export class ArenaMap extends Canvas {
   }
 
   /** The largest cells with which all zones and their labels fit. */
-  cellSize(width, height, labelHeight) {
-    for (let size = 22; size > 3; size -= 1) {
+  cellSize(width, height, pixels) {
+    for (let size = Math.round(2.5 * pixels); size > 3; size -= 1) {
       const columns = Math.floor(width / size);
       const rows = this.zones.reduce((sum, zone) => sum + Math.ceil(zone.live.length / columns), 0);
-      if (rows * size + this.zones.length * 1.3 * labelHeight <= height) return size;
+      if (rows * size + this.zones.length * 1.95 * pixels <= height) return size;
     }
     return 3;
   }

@@ -1,6 +1,6 @@
 // The budget: a slider and a field that follow each other, what a change would cost, and what became of it.
 
-import { bits, byId, bytes, count, el, isSize, say, typedBytes } from "./format.js";
+import { bits, briefBytes, byId, bytes, count, el, isSize, say } from "./format.js";
 
 const PREVIEW_DELAY_MS = 250;
 const SHOWN_SLOTS = 5;
@@ -44,9 +44,10 @@ export class BudgetControl {
       held_bytes: held = 0,
       last_step_held_bytes: lastStep = 0,
       peak_resident_bytes: peak = 0,
+      initial_budget_bytes: initial = 0,
     } = figures.values;
     this.least = Math.min(Math.max(lastStep, held), budget);
-    this.most = 1.5 * Math.max(this.highest ?? 0, budget, peak);
+    this.most = 1.5 * Math.max(this.highest ?? 0, budget, peak, initial);
     this.highest = Math.max(this.highest ?? 0, budget);
     say(byId("budget-least"), `least ${bytes(this.least)}`);
     say(byId("budget-most"), bytes(this.most));
@@ -54,7 +55,7 @@ export class BudgetControl {
   }
 
   place(budget) {
-    this.text.value = typedBytes(budget);
+    this.text.value = briefBytes(budget);
     this.placeSlider(budget);
   }
 
@@ -79,14 +80,20 @@ export class BudgetControl {
     const isUsable = this.source.canChange && this.isAlive;
     for (const control of [this.text, this.slider, this.all]) control.disabled = !isUsable;
     this.apply.disabled = !isUsable || !this.isEditing || this.isRejected;
-    if (!this.isAlive) say(byId("outcome"), this.process ? "The run has ended: its budget can no longer change." : "");
+    if (!this.isAlive) this.remark(this.process ? "The run has ended: its budget can no longer change." : "");
     else if (!this.source.canChange)
-      say(byId("outcome"), "Looking only. To change the budget, open the page with the link that `daf page` prints.");
+      this.remark("Looking only. To change the budget, open the page with the link that “daf page” prints.");
+  }
+
+  /** Say something that is the outcome of nothing. */
+  remark(text) {
+    delete byId("outcome").dataset.state;
+    say(byId("outcome"), text);
   }
 
   slid() {
     const wanted = this.least + ((this.most - this.least) * this.slider.value) / STEPS;
-    this.text.value = typedBytes(wanted);
+    this.text.value = briefBytes(wanted);
     this.slider.setAttribute("aria-valuetext", bytes(wanted));
     this.edited();
   }
@@ -176,14 +183,16 @@ function explain({ process, preview, resident_bytes: resident, budget_bytes: bud
       ),
     ];
   const [freed, cached, evicted] = [preview.freed_bytes, preview.cached_bytes, preview.evicted_bytes].map(bytes);
-  const layers = `${count(preview.slots.length)} layers`;
-  const text = `Would free ${freed}: ${cached} cached, ${evicted} of planes from ${layers}.`;
+  const layers = `${count(preview.slots.length)} layer${preview.slots.length === 1 ? "" : "s"}`;
+  const text = preview.evicted_bytes
+    ? `Would free ${freed}: ${cached} cached, ${evicted} of planes from ${layers}.`
+    : `Would free ${freed}: ${cached} are only cached, and no bits are lost.`;
   return [...title, el("p", {}, text), ...warning(preview.short_bytes), ...slotList(preview.slots)];
 }
 
 function warning(shortBytes) {
   if (!shortBytes) return [];
-  const text = `${bytes(shortBytes)} cannot be freed by dropping planes: the change would be refused or wait.`;
+  const text = `${bytes(shortBytes)} cannot be freed by dropping bits: the change would be refused, or wait.`;
   return [el("p", { class: "refused" }, text)];
 }
 

@@ -1,9 +1,10 @@
 // The charts over time, by uPlot: stacked memory with the budget and its marks, and the fragmentation number.
 /* global uPlot */
 
-import { bytes, clock, el, labelFont, percent, say, themed } from "./format.js";
+import { briefBytes, bytes, clock, el, labelFont, percent, say, themed } from "./format.js";
 
 const SYNC = "daf-time";
+const MOST_ABOVE = 4; // how many times the stack a line may be and still be drawn
 const BYTE_STEPS = Array.from({ length: 46 }, (_, i) => 2 ** i);
 const MARKS = [
   { field: "evictions_total", label: "evictions", color: "--mark-evict", glyph: "▮" },
@@ -230,7 +231,7 @@ export class MemoryChart extends TimeChart {
       series: [{}, ...layers, ...lines],
       bands: layers.slice(1).map((_, i) => ({ series: [i + 2, i + 1] })),
       scales: { y: { range: (plot) => [0, this.top(plot)] } },
-      axes: this.axes(bytes, BYTE_STEPS),
+      axes: this.axes(briefBytes, BYTE_STEPS),
     };
   }
 
@@ -239,7 +240,7 @@ export class MemoryChart extends TimeChart {
     const [first, last] = plot.series[0].idxs ?? [0, plot.data[0].length - 1];
     const highest = (column) => column.slice(first, last + 1).reduce((a, b) => Math.max(a, b ?? 0), 0);
     const stack = Math.max(1, this.layers.length ? highest(plot.data[this.layers.length]) : 0);
-    const lines = plot.data.slice(this.layers.length + 1).map((column) => Math.min(3 * stack, highest(column)));
+    const lines = plot.data.slice(this.layers.length + 1).map((column) => Math.min(MOST_ABOVE * stack, highest(column)));
     return 1.08 * Math.max(stack, ...lines);
   }
 
@@ -288,7 +289,19 @@ export class MemoryChart extends TimeChart {
     ctx.rect(bbox.left, 0, bbox.width, bbox.top + bbox.height);
     ctx.clip();
     for (const mark of MARKS) this.drawMarks(plot, mark);
+    this.drawBudgetAbove(plot);
     ctx.restore();
+  }
+
+  /** A budget far above all that is in use is said in words at the upper edge: its line would flatten the rest. */
+  drawBudgetAbove(plot) {
+    const { ctx, bbox } = plot;
+    const [, last] = plot.series[0].idxs ?? [0, -1];
+    const budget = this.history.values("budget_bytes")[last] ?? 0;
+    if (budget <= plot.scales.y.max) return;
+    const em = labelFont().pixels * devicePixelRatio;
+    Object.assign(ctx, { fillStyle: themed("--ink"), font: `600 ${em}px ${themed("--font")}`, textAlign: "right" });
+    ctx.fillText(`↑ budget ${briefBytes(budget)}`, bbox.left + bbox.width, bbox.top + 0.9 * em);
   }
 
   /** At most one mark a pixel column, whatever the number of changes. */

@@ -3,7 +3,7 @@
 import { bytes, clock, count, el, say } from "./format.js";
 
 const MAX_LINES = 200;
-const MERGE_SECONDS = 2;
+const MERGE_SECONDS = { evict: 2, trim: 60 }; // such events come in storms, or all the time
 const REASONS = {
   tensor: "for a tensor",
   stash: "for an activation",
@@ -28,7 +28,7 @@ export class EventList {
     this.lastId = event.id ?? this.lastId;
     const kind = kindOf(type, event);
     const [size, planes] = [event.num_bytes ?? 0, event.value || 1];
-    if (this.newest?.kind === kind && kind === "evict" && event.time - this.newest.time < MERGE_SECONDS) {
+    if (this.newest?.kind === kind && event.time - this.newest.time < MERGE_SECONDS[kind]) {
       this.newest.count += planes;
       this.newest.bytes += size;
       say(this.newest.node.lastChild, textOf(kind, event, this.newest));
@@ -63,6 +63,7 @@ function textOf(kind, event, merged) {
     const planes = `${count(merged.count)} plane${merged.count > 1 ? "s" : ""}`;
     return `${planes}, ${size} freed ${REASONS[event.text] ?? event.text}`;
   }
+  if (kind === "trim") return `${size} ${event.text} given back to the system`;
   if (kind === "budget") {
     const change = `${bytes(event.before_bytes)} → ${bytes(event.budget_bytes)}: ${event.state}`;
     return event.reason ? `${change}, ${event.reason}` : change;

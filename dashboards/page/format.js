@@ -19,9 +19,11 @@ function digits(size, unit) {
   return size >= 9.995 ? size.toFixed(1) : size.toFixed(2);
 }
 
-/** A size as one may type it again, exact to the unit shown: 412MiB. */
-export function typedBytes(value) {
-  return bytes(value).replace(" ", "");
+/** The same without zeros that say nothing, for axes and for typing it again: 40 MiB, 1.5 GiB. */
+export function briefBytes(value) {
+  return bytes(value)
+    .replace(/(\.\d*?)0+ /, "$1 ")
+    .replace(". ", " ");
 }
 
 /** Whether `text` is a size as the sidecar takes it: 1.5GiB, 800 MB, 50%, or plain bytes. */
@@ -58,7 +60,7 @@ export function bits(value) {
 }
 
 export function percent(value) {
-  return Number.isFinite(value) ? `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)}%` : "–";
+  return Number.isFinite(value) ? `${(100 * value).toFixed(value > 0 && value < 0.0995 ? 1 : 0)}%` : "–";
 }
 
 /** Few significant digits for figures of no known scale, such as importance. */

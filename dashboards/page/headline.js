@@ -1,6 +1,6 @@
 // The line that reads from across the room: what the run does, how full its budget is, what DAF saves, how fast.
 
-import { age, bits, byId, bytes, count, say, seconds, times } from "./format.js";
+import { age, bits, byId, bytes, clock, count, say, seconds, times } from "./format.js";
 import { Progress } from "./history.js";
 
 const RATIO_SECONDS = 60;
@@ -12,6 +12,8 @@ const WORDS = {
   crashed: "Crashed",
   unreadable: "Unreadable",
   waiting: "Nothing runs",
+  lost: "Disconnected",
+  denied: "No access",
 };
 
 export class Headline {
@@ -25,12 +27,16 @@ export class Headline {
     this.times = 0;
   }
 
-  /** Show one process. `figures` is what /v1/stats says of it, null while not known; `history` what came before. */
-  show(process, figures, history) {
-    const state = this.stateOf(process, figures);
+  /**
+   * Show one process. `figures` is what /v1/stats says of it, null while not known; `history` what came before;
+   * `connection` is "lost" or "denied" where what is known may be long past.
+   */
+  show(process, figures, history, connection) {
+    const known = this.stateOf(process, figures);
+    const state = connection in WORDS ? connection : known;
     document.body.dataset.state = state;
     say(byId("state"), WORDS[state] ?? state);
-    say(byId("run-name"), process ? describe(process) : "");
+    say(byId("run-name"), process ? describe(process) + lastSeen(known, state, figures) : "");
     if (figures) this.showFigures(figures, history);
     document.title = figures
       ? `${WORDS[state]} · ${bytes(figures.values.resident_bytes)} · ${process.name || "DAF"}`
@@ -68,6 +74,10 @@ export class Headline {
     }
     say(byId("bits"), weight > 0 ? bits(+(total / weight).toFixed(1)) : "–");
   }
+}
+
+function lastSeen(known, state, figures) {
+  return known === state || !figures ? "" : ` · ${WORDS[known].toLowerCase()} when last seen, at ${clock(figures.time)}`;
 }
 
 function describe(process) {

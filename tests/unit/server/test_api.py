@@ -161,6 +161,24 @@ def test_a_wrong_method_is_told_all_the_right_ones(running: Running) -> None:
     assert answer.headers["allow"] == "GET, PUT"
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/v1/stats", "/v1/stream", "/page/app.js"])
+def test_head_answers_as_get_does_without_a_body(running: Running, path: str) -> None:
+    answer = running.client.head(path)
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_body_that_does_not_say_it_is_json_is_told_to(running: Running, pages: FakePages) -> None:
+    page = pages.add()
+    running.tick()
+    for kind in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        answer = running.client.put("/v1/budget", content=b'{"budget": "1GiB"}', headers={**RIGHT, **kind})
+        assert answer.status_code == 422
+        assert "Content-Type: application/json" in answer.json()["detail"]
+    assert page.commands == []
+
+
 def test_compression_is_paused_and_resumed(running: Running, pages: FakePages) -> None:
     page = pages.add()
     running.tick()

@@ -11,7 +11,7 @@ from daf.server.tables import event_line
 MIB = 1 << 20
 ARENA = {"type": "arena", "slot_id": 3, "num_bytes": 2 * MIB, "value": 0.0, "text": ""}
 CASES: dict[str, dict[str, Any]] = {
-    "trim       2.00 MiB, unused": {**ARENA, "kind": "trim", "text": "unused"},
+    "trim       2.00 MiB unused given back to the system": {**ARENA, "kind": "trim", "text": "unused"},
     "evict      2.00 MiB, 7 planes for tensor": {**ARENA, "kind": "evict", "value": 7.0, "text": "tensor"},
     "spill      2.00 MiB, slot 3": {**ARENA, "kind": "spill"},
     "pause": {**ARENA, "kind": "pause", "num_bytes": 0},
