@@ -105,9 +105,6 @@ class Keyring:
             return None
         return self._issue(self._sessions, SESSION_SECONDS)
 
-    def end_session(self, key: str) -> None:
-        self._sessions.pop(_digest(key), None)
-
     def _issue(self, table: OrderedDict[bytes, float], seconds: float) -> str:
         secret = secrets.token_urlsafe(32)
         table[_digest(secret)] = self._clock() + seconds
