@@ -1,6 +1,7 @@
 """What being watched costs a training: the live page in a real Chromium and a real Prometheus, on and off in turn.
 
-While nobody watches, the page is closed and Prometheus and the sidecar stand still. Two ways to share the machine:
+While nobody watches, all that watches stands still (SIGSTOP): turns of seconds cancel the drift of a shared machine as
+turns of minutes would not. Two ways to share the machine:
 
     apart   the training has a core of its own, one thread; everything else has the others. What is left is DAF's part:
             the stats page that it writes, and the caches and memory that all share
@@ -13,6 +14,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -23,13 +25,14 @@ import time
 from collections.abc import Iterator
 
 import psutil
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from benchmarks.page import FLAGS
 from benchmarks.sidecar_scene import TRAINING, drain, quantile, ready, sidecar, wait_live
 from daf.server import Client
 
-SETTLE_SECONDS = 1.5
+SETTLE_SECONDS = 0.2
+NUM_RESAMPLES = 2000
 
 
 def cost_apart() -> dict[str, float]:
@@ -45,9 +48,9 @@ def cost_shared() -> dict[str, float]:
 
 
 def cost(
-    training_cores: list[int], other_cores: list[int], windows: int = 32, seconds: float = 3.0
+    training_cores: list[int], other_cores: list[int], windows: int = 100, seconds: float = 2.0
 ) -> dict[str, float]:
-    """Alternate windows with and without watchers over one training; compare the median steps."""
+    """Alternate windows with and without watchers over one training; compare the mean steps."""
     wall: dict[bool, list[float]] = {True: [], False: []}
     busy: dict[bool, list[float]] = {True: [], False: []}
     with contextlib.ExitStack() as stack:
@@ -63,9 +66,8 @@ def cost(
             first = len(lines)
             time.sleep(seconds)
             steps = [tuple(map(float, line.split())) for line in lines[first:-1]]
-            wall[is_watched].append(statistics.median(step[0] for step in steps))
-            busy[is_watched].append(statistics.median(step[1] for step in steps))
-        watchers.watch()
+            wall[is_watched].append(statistics.fmean(step[0] for step in steps))
+            busy[is_watched].append(statistics.fmean(step[1] for step in steps))
     return {
         "training_cores": len(training_cores),
         "wall_ms_without": statistics.median(wall[False]) * 1e3,
@@ -74,13 +76,17 @@ def cost(
     }
 
 
-def ratios(name: str, medians: dict[bool, list[float]]) -> dict[str, float]:
-    """Return with over without: the median of neighbouring windows, and the middle half of them."""
-    pairs = sorted(a / b for a, b in zip(medians[True], medians[False], strict=True))
+def ratios(name: str, means: dict[bool, list[float]]) -> dict[str, float]:
+    """Return with over without: the median of neighbouring windows, their middle half, and how sure the median is."""
+    pairs = [a / b for a, b in zip(means[True], means[False], strict=True)]
+    rng = random.Random(0)
+    medians = [statistics.median(rng.choices(pairs, k=len(pairs))) for _ in range(NUM_RESAMPLES)]
     return {
         f"{name}_ratio": statistics.median(pairs),
         f"{name}_p25": quantile(pairs, 0.25),
         f"{name}_p75": quantile(pairs, 0.75),
+        f"{name}_least": quantile(medians, 0.025),  # the median's 95% interval, by resampling
+        f"{name}_most": quantile(medians, 0.975),
     }
 
 
@@ -99,20 +105,18 @@ def on_cores(cores: list[int]) -> Iterator[None]:
 class Watchers:
     """All that watches, and how to start and stop it."""
 
-    page: Page
-    client: Client
     processes: list[psutil.Process]
 
     def watch(self) -> None:
-        for one in self.processes:
-            one.send_signal(signal.SIGCONT)
-        self.page.goto(self.client.page_link())
-        self.page.wait_for_selector("#slots tbody th")
+        self._send(signal.SIGCONT)
 
     def rest(self) -> None:
-        self.page.goto("about:blank")
+        self._send(signal.SIGSTOP)
+
+    def _send(self, number: signal.Signals) -> None:
         for one in self.processes:
-            one.send_signal(signal.SIGSTOP)
+            with contextlib.suppress(psutil.NoSuchProcess):  # a browser ends some of its processes by itself
+                one.send_signal(number)
 
 
 @contextlib.contextmanager
@@ -125,7 +129,17 @@ def all_watchers() -> Iterator[Watchers]:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         stack.callback(browser.close)
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        yield Watchers(page, client, [beside, scraper])
+        page.goto(client.page_link())
+        page.wait_for_selector("#slots tbody th")
+        page.wait_for_timeout(3000)
+        watchers = Watchers([beside, scraper, *browser_processes()])
+        stack.callback(watchers.watch)  # what stands still cannot be closed
+        yield watchers
+
+
+def browser_processes() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if "chrom" in one.name()]
 
 
 @contextlib.contextmanager

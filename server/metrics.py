@@ -70,8 +70,8 @@ def _field(name: str) -> Callable[[Sample], Samples]:
     return read
 
 
-def _ratio(sample: Sample) -> Samples:
-    return [((), figures.derived(sample.reading.values)["compression_ratio"])]
+def _derived(name: str) -> Callable[[Sample], Samples]:
+    return lambda sample: [((), figures.derived(sample.reading.values)[name])]
 
 
 def _memory(name: str) -> Callable[[Sample], Samples]:
@@ -152,7 +152,12 @@ EXPORTS: tuple[Export, ...] = (
     _gauge("daf_cached_bytes", "Resident bytes that are free and kept for reuse.", _field("cached_bytes")),
     _gauge("daf_spilled_bytes", "Bytes moved to slower memory.", _field("spilled_bytes")),
     _gauge("daf_saved_raw_bytes", "Bytes that the held activations would take without DAF.", _field("saved_raw_bytes")),
-    _gauge("daf_compression_ratio", "Bytes without DAF over bytes held, of saved activations.", _ratio),
+    _gauge(
+        "daf_compression_ratio",
+        "Bytes without DAF over bytes held, of saved activations.",
+        _derived("compression_ratio"),
+    ),
+    _gauge("daf_saved_bytes", "Bytes that plain training would hold beyond those held now.", _derived("saved_bytes")),
     _gauge(
         "daf_fragmentation_ratio",
         "Share of free tensor memory outside its largest extent.",
