@@ -248,11 +248,13 @@ void daf_arena_step(daf_arena_t *arena, double seconds) {
     arena->counts.steps++;
     arena->counts.step_seconds = seconds;
     arena->counts.step_seconds_total += seconds;
-    arena->last_step_held_bytes = arena->step_held_bytes;
-    arena->step_held_bytes = dafi_held_bytes(arena);
+    arena->last_step = arena->step;
+    arena->step = (dafi_step_peaks_t){.held = dafi_held_bytes(arena),
+                                      .raw = arena->raw_bytes + arena->other_raw_bytes,
+                                      .saved = dafi_plane_bytes(arena) + arena->kept_bytes};
     if (arena->counts.steps - arena->decay.last_step >= DAFI_LOOK_STEPS) dafi_decay(arena);
     dafi_moves_renew(arena);
-    dafi_event(arena, DAFI_EVENT_STEP, 0, arena->last_step_held_bytes, seconds, NULL);
+    dafi_event(arena, DAFI_EVENT_STEP, 0, arena->last_step.held, seconds, NULL);
     dafi_publish(arena);
     dafi_unlock(arena);
 }

@@ -117,15 +117,19 @@ void dafi_after_free(daf_arena_t *arena) {
 
 void dafi_note(daf_arena_t *arena) {
     dafi_peaks_t *peaks = &arena->peaks;
+    dafi_step_peaks_t *step = &arena->step;
     uint64_t held = dafi_held_bytes(arena);
+    uint64_t raw = arena->raw_bytes + arena->other_raw_bytes, saved = dafi_plane_bytes(arena) + arena->kept_bytes;
     peaks->resident = dafi_max(peaks->resident, arena->resident_bytes);
     peaks->live = dafi_max(peaks->live, arena->tensors.live_bytes + dafi_plane_bytes(arena));
     peaks->tensor = dafi_max(peaks->tensor, arena->tensors.live_bytes);
     peaks->plane = dafi_max(peaks->plane, dafi_plane_bytes(arena));
-    peaks->raw = dafi_max(peaks->raw, arena->raw_bytes + arena->other_raw_bytes);
-    peaks->saved = dafi_max(peaks->saved, dafi_plane_bytes(arena) + arena->kept_bytes);
+    peaks->raw = dafi_max(peaks->raw, raw);
+    peaks->saved = dafi_max(peaks->saved, saved);
     peaks->held = dafi_max(peaks->held, held);
-    arena->step_held_bytes = dafi_max(arena->step_held_bytes, held);
+    step->raw = dafi_max(step->raw, raw);
+    step->saved = dafi_max(step->saved, saved);
+    step->held = dafi_max(step->held, held);
     arena->decay.low_cached_bytes = dafi_min(arena->decay.low_cached_bytes, dafi_cached_bytes(arena));
 }
 
@@ -192,7 +196,7 @@ static void refuse(daf_outcome_t *outcome, uint64_t least_bytes, const char *rea
 }
 
 void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome) {
-    uint64_t needed = arena->last_step_held_bytes;
+    uint64_t needed = arena->last_step.held;
     if (num_bytes < DAF_MIN_BUDGET_BYTES) {
         refuse(outcome, dafi_max(needed, DAF_MIN_BUDGET_BYTES), "smaller than any arena can be");
         return;

@@ -172,6 +172,10 @@ typedef struct dafi_peaks {
     uint64_t saved;                                    /* planes and kept tensors together */
 } dafi_peaks_t;
 
+typedef struct dafi_step_peaks {
+    uint64_t held, raw, saved; /* as in dafi_peaks_t, of one step */
+} dafi_step_peaks_t;
+
 typedef struct dafi_slot {
     uint64_t live_bytes, live_stashes, evictions, evicted_bytes;
 } dafi_slot_t;
@@ -208,8 +212,7 @@ struct daf_arena {
     dafi_slot_t *slots;                     /* DAF_MAX_SLOTS */
     dafi_counters_t counts;
     dafi_peaks_t peaks;
-    uint64_t step_held_bytes,
-        last_step_held_bytes; /* highest bytes that could not be dropped: this step, the one before */
+    dafi_step_peaks_t step, last_step; /* the step that goes on, and the last whole one */
     dafi_decay_t decay;
     uint64_t other_raw_bytes, kept_bytes; /* of saved tensors without a stash: in plain training, and here */
     uint64_t num_moves;                   /* since the zones were last mapped afresh */

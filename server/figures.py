@@ -14,17 +14,16 @@ from daf.server.fleet import LIVE, Member, Reading
 def derived(values: Mapping[str, float]) -> dict[str, float]:
     """Return the ratios that people ask for.
 
-    compression_ratio: what plain training would hold for the saved activations, over what is held; between two steps,
-    when nothing is held, the same of the peaks.
+    compression_ratio: the most that plain training would hold for the saved activations, over the most that is held.
+    saved_bytes: the same as a difference. Both of the last whole step, for within a step activations come and go, and
+    what one moment says is chance; before there is one, of the run's peaks.
     budget_used_ratio: how full the budget is.
     """
-    planes, raw = values.get("plane_bytes", 0), values.get("saved_raw_bytes", 0)
-    held = planes + values.get("saved_kept_bytes", 0)
-    shown_held = held if planes else values.get("peak_saved_bytes", 0) or values.get("peak_plane_bytes", 0)
-    shown_raw = raw if planes else values.get("peak_saved_raw_bytes", 0)
+    which = "last_step" if values.get("last_step_saved_bytes") else "peak"
+    raw, held = values.get(f"{which}_saved_raw_bytes", 0), values.get(f"{which}_saved_bytes", 0)
     budget, resident = values.get("budget_bytes", 0), values.get("resident_bytes", 0)
     return {
-        "compression_ratio": shown_raw / shown_held if shown_held > 0 else 0.0,
+        "compression_ratio": raw / held if held > 0 else 0.0,
         "budget_used_ratio": resident / budget if budget > 0 else 0.0,
         "saved_bytes": max(0.0, raw - held),
     }

@@ -154,10 +154,14 @@ EXPORTS: tuple[Export, ...] = (
     _gauge("daf_saved_raw_bytes", "Bytes that the held activations would take without DAF.", _field("saved_raw_bytes")),
     _gauge(
         "daf_compression_ratio",
-        "Bytes without DAF over bytes held, of saved activations.",
+        "The most that saved activations would take without DAF over the most they take, in the last step.",
         _derived("compression_ratio"),
     ),
-    _gauge("daf_saved_bytes", "Bytes that plain training would hold beyond those held now.", _derived("saved_bytes")),
+    _gauge(
+        "daf_saved_bytes",
+        "The most that saved activations would take without DAF less the most they take, in the last step.",
+        _derived("saved_bytes"),
+    ),
     _gauge(
         "daf_fragmentation_ratio",
         "Share of free tensor memory outside its largest extent.",

@@ -189,7 +189,7 @@ class Page {
 
   render() {
     const figures = this.figures.get(this.chosen) ?? null;
-    this.headline.show(this.process, figures, this.history, document.body.dataset.connection);
+    this.headline.show(this.process, figures, document.body.dataset.connection);
     this.renderRanks();
     this.budget.choose(this.process, this.ranks.length);
     if (!figures) return;

@@ -4,6 +4,7 @@
 import { briefBytes, bytes, clock, el, labelFont, percent, say, themed } from "./format.js";
 
 const SYNC = "daf-time";
+const [HIDDEN_ABOVE, SHOWN_BELOW] = [2, 1.5]; // how many times what DAF holds lies outside: apart, so that it stays put
 const MOST_ABOVE = 4; // how many times the stack a line may be and still be drawn
 const BYTE_STEPS = Array.from({ length: 46 }, (_, i) => 2 ** i);
 const MARKS = [
@@ -166,39 +167,44 @@ export class MemoryChart extends TimeChart {
     super(box);
     this.legend = legend;
     this.status = status;
-    this.signature = "";
+    this.drawn = ""; // the signature of what the plot shows
     this.restLabel = "now"; // what the legend shows while nobody points: the newest values, or the last ones
-    this.hidden = new Set(); // fields that a click on the legend took out
+    this.hidden = new Set(); // fields that are not drawn
+    this.isChosen = false; // whether a click on the legend decided that
     this.onHover = (index) => this.readOut(index);
     this.onStep = (index) => say(this.status, this.describe(index));
   }
 
   show(history) {
-    if (this.history !== history) this.hideWhatDwarfs(history);
+    if (!this.isChosen) this.hideWhatDwarfs(history);
     this.history = history;
     this.known = layersOf(history);
     this.layers = this.known.filter((layer) => !this.hidden.has(layer.field));
-    const signature = this.known.map((layer) => layer.field).join();
     const data = this.stacked();
-    if (signature === this.signature && this.plot) this.setData(data);
+    if (this.signature === this.drawn && this.plot) this.setData(data);
     else {
-      this.signature = signature;
+      this.drawn = this.signature;
       this.buildLegend();
       this.build(this.options(), data);
     }
     this.readOut(this.plot.cursor.idx ?? null);
   }
 
-  /** What lies outside DAF starts hidden where it would make all the rest a thin line; the legend brings it back. */
+  get signature() {
+    return [...this.known.map((layer) => layer.field), "but", ...this.hidden].join();
+  }
+
+  /** What lies outside DAF is hidden while it would make all the rest a thin line, until somebody chooses otherwise. */
   hideWhatDwarfs(history) {
     const highest = (field) => history.values(field).reduce((a, b) => Math.max(a, b), 0);
-    if (highest("outside_bytes") > Math.max(highest("resident_bytes"), highest("budget_bytes")))
-      this.hidden.add("outside_bytes");
+    const dwarfs = this.hidden.has("outside_bytes") ? SHOWN_BELOW : HIDDEN_ABOVE;
+    if (highest("outside_bytes") > dwarfs * highest("resident_bytes")) this.hidden.add("outside_bytes");
+    else this.hidden.delete("outside_bytes");
   }
 
   /** Rebuild with the colours of the theme in force. */
   retheme() {
-    this.signature = "";
+    this.drawn = "";
     if (this.history) this.show(this.history);
   }
 
@@ -261,10 +267,12 @@ export class MemoryChart extends TimeChart {
     const button = el("button", { type: "button", class: "layer", "aria-pressed": !this.hidden.has(row.field) });
     button.append(label(row));
     button.addEventListener("click", () => {
+      this.isChosen = true;
       if (!this.hidden.delete(row.field)) this.hidden.add(row.field);
       button.setAttribute("aria-pressed", !this.hidden.has(row.field));
       this.layers = this.known.filter((layer) => !this.hidden.has(layer.field));
       this.build(this.options(), this.stacked());
+      this.drawn = this.signature; // the legend is right already, and the button keeps its focus
     });
     return button;
   }

@@ -3,7 +3,6 @@
 import { age, bits, byId, bytes, clock, count, say, seconds, times } from "./format.js";
 import { Progress } from "./history.js";
 
-const RATIO_SECONDS = 60;
 const WORDS = {
   starting: "Starting",
   training: "Training",
@@ -12,32 +11,30 @@ const WORDS = {
   crashed: "Crashed",
   unreadable: "Unreadable",
   waiting: "Nothing runs",
-  lost: "Disconnected",
+  lost: "Offline",
   denied: "No access",
 };
 
 export class Headline {
   constructor() {
     this.progress = new Progress();
-    this.times = 0;
   }
 
   reset() {
     this.progress = new Progress();
-    this.times = 0;
   }
 
   /**
-   * Show one process. `figures` is what /v1/stats says of it, null while not known; `history` what came before;
-   * `connection` is "lost" or "denied" where what is known may be long past.
+   * Show one process. `figures` is what /v1/stats says of it, null while not known; `connection` is "lost" or "denied"
+   * where what is known may be long past.
    */
-  show(process, figures, history, connection) {
+  show(process, figures, connection) {
     const known = this.stateOf(process, figures);
     const state = connection in WORDS ? connection : known;
     document.body.dataset.state = state;
     say(byId("state"), WORDS[state] ?? state);
     say(byId("run-name"), process ? describe(process) + lastSeen(known, state, figures) : "");
-    if (figures) this.showFigures(figures, history);
+    if (figures) this.showFigures(figures);
     document.title = figures
       ? `${WORDS[state]} · ${bytes(figures.values.resident_bytes)} · ${process.name || "DAF"}`
       : "DAF";
@@ -49,16 +46,12 @@ export class Headline {
     return figures ? this.progress.judge(figures) : "starting";
   }
 
-  showFigures({ values }, history) {
+  showFigures({ values, derived }) {
     const { resident_bytes: resident = 0, budget_bytes: budget = 0 } = values;
     say(byId("resident"), bytes(resident));
     say(byId("of-budget"), budget > 0 ? `of ${bytes(budget)} budget` : "no budget");
     byId("fill").value = budget > 0 ? Math.min(1, resident / budget) : 0;
-    // Within a step activations come and go, and the ratio of a moment with them: the peaks of a minute compare fairly.
-    const planes = history.recentPeak("plane_bytes", RATIO_SECONDS);
-    const held = planes + history.recentPeak("saved_kept_bytes", RATIO_SECONDS);
-    this.times = planes > 0 ? history.recentPeak("saved_raw_bytes", RATIO_SECONDS) / held : this.times;
-    say(byId("times"), times(this.times));
+    say(byId("times"), times(derived.compression_ratio));
     say(byId("step"), seconds(values.step_seconds));
     say(byId("steps"), values.steps_total > 0 ? `${count(values.steps_total)} done` : "");
     say(byId("evictions"), `${count(values.evictions_total ?? 0)} planes evicted`);

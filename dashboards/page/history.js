@@ -52,15 +52,6 @@ export class History {
     return this.series.get(name) ?? new Array(this.times.length).fill(0);
   }
 
-  /** The highest value of `name` in the last `seconds`. */
-  recentPeak(name, seconds) {
-    const since = this.times.at(-1) - seconds;
-    const column = this.values(name);
-    let peak = 0;
-    for (let i = column.length - 1; i >= 0 && this.times[i] >= since; i -= 1) peak = Math.max(peak, column[i]);
-    return peak;
-  }
-
   /** What plain training would hold: the same, with the activations as they were. */
   plainValues() {
     const [planes, kept] = [this.values("plane_bytes"), this.values("saved_kept_bytes")];

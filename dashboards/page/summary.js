@@ -5,7 +5,7 @@ import { byId, bytes, count, el, say, seconds } from "./format.js";
 const ROWS = [
   ["Peak resident", (v) => bytes(v.peak_resident_bytes)],
   ["Activations, plain", (v) => bytes(v.peak_saved_raw_bytes)],
-  ["Activations, held", (v) => bytes(v.peak_saved_bytes ?? v.peak_plane_bytes)],
+  ["Activations, held", (v) => bytes(v.peak_saved_bytes)],
   ["Least budget so far", (v) => bytes(v.peak_held_bytes)],
   ["Steps", (v) => count(v.steps_total)],
   ["Mean step", (v) => seconds(v.step_seconds_total / v.steps_total)],

@@ -71,7 +71,7 @@ class SyntheticPage:
             "oom_total": 0,
             "peak_resident_bytes": 280 * MIB,
             "peak_saved_raw_bytes": 582 * MIB,
-            "peak_plane_bytes": 60 * MIB,
+            "peak_saved_bytes": 60 * MIB,
             "steps_total": int(age / 1.4),
             "step_seconds": 1.4 + 0.05 * wave,
             **planes,

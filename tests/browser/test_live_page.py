@@ -141,7 +141,7 @@ def test_a_broken_stream_reconnects_by_itself(serving: Serving, run: Training, n
     expect(page.locator("h1")).to_have_text("Training")
     serving.kill()
     expect(page.locator("#connection")).to_contain_text("Connection lost")
-    expect(page.locator("h1")).to_have_text("Disconnected")
+    expect(page.locator("h1")).to_have_text("Offline")
     expect(page.locator("#run-name")).to_contain_text("training when last seen")
     serving.start()
     expect(page.locator("#connection")).to_have_text("", timeout=15_000)

@@ -106,6 +106,7 @@ class FakePage:
             "budget_bytes": 1 << 30, "initial_budget_bytes": 1 << 30, "resident_bytes": 600 << 20,
             "tensor_bytes": 300 << 20, "plane_bytes": 100 << 20, "cached_bytes": 200 << 20,
             "saved_raw_bytes": 800 << 20, "evictions_total": 3,
+            "last_step_saved_raw_bytes": 800 << 20, "last_step_saved_bytes": 100 << 20,
             "fragmentation_ratio": 0.25, "step_seconds": 0.5, "held_bytes": 1 << 20, "is_paused": 0,
             **dict.fromkeys(OTHER_FIELDS, 1),
         }  # fmt: skip

@@ -29,8 +29,8 @@ def test_stats_hold_the_page_s_values_and_the_ratios(running: Running, pages: Fa
     assert found["derived"]["compression_ratio"] == 8.0
 
 
-def test_between_two_steps_the_ratio_is_that_of_the_peaks(running: Running, pages: FakePages) -> None:
-    pages.add().values |= {"plane_bytes": 0, "saved_raw_bytes": 0, "peak_plane_bytes": 10, "peak_saved_raw_bytes": 50}
+def test_before_the_first_whole_step_the_ratio_is_that_of_the_peaks(running: Running, pages: FakePages) -> None:
+    pages.add().values |= {"last_step_saved_bytes": 0, "peak_saved_bytes": 10, "peak_saved_raw_bytes": 50}
     assert running.get("/v1/stats").json()["processes"][0]["derived"]["compression_ratio"] == 5.0
 
 
