@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import time
 from typing import Any
 
+log = logging.getLogger("daf.server")
 MAX_BYTES = 1 << 20
 
 
@@ -18,7 +20,14 @@ class Audit:
         self._path = path
 
     def note(self, who: str, what: str, **facts: Any) -> None:
+        """Write the line. What was changed is changed: a disk that takes no line is told in the log instead."""
         line = json.dumps({"time": round(time.time(), 3), "who": who, "what": what, **facts}, default=str) + "\n"
+        try:
+            self._append(line)
+        except OSError as error:
+            log.warning("the audit line cannot be written (%s): %s", error, line.rstrip())
+
+    def _append(self, line: str) -> None:
         self._turn()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._path, flags, 0o600)

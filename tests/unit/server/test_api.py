@@ -198,6 +198,15 @@ def test_every_change_leaves_a_line(running: Running, pages: FakePages) -> None:
     assert running.sidecar.settings.audit_path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_change_is_told_though_its_line_cannot_be_written(
+    running: Running, pages: FakePages, caplog: pytest.LogCaptureFixture
+) -> None:
+    pages.add()
+    running.sidecar.settings.audit_path.mkdir()
+    assert running.put_budget("512MiB").status_code == 200
+    assert "the audit line cannot be written" in caplog.text
+
+
 def test_a_killed_run_s_last_figures_are_still_served(running: Running, pages: FakePages) -> None:
     page = pages.add()
     running.tick()
