@@ -259,10 +259,7 @@ class Page {
     const wasUp = before !== "lost" && before !== "denied";
     const isDenied = problem?.status === 401;
     document.body.dataset.connection = isUp ? "up" : isDenied ? "denied" : "lost";
-    const text = isDenied
-      ? "Not allowed to read: open the page with the link that “daf page” prints"
-      : "Connection lost, trying again …";
-    say(byId("connection"), isUp ? "" : text);
+    say(byId("connection"), isUp || isDenied ? "" : "Connection lost, trying again …");
     // What changed before the stream was open was told to nobody: ask once more.
     if (isUp) (wasUp ? this.refresh() : this.resume()).catch(() => {});
     else this.render();

@@ -15,6 +15,8 @@ const WORDS = {
   denied: "No access",
 };
 
+const DENIED = "Reading needs a link from the sidecar’s own machine: type “daf page” there, and open what it prints.";
+
 export class Headline {
   constructor() {
     this.progress = new Progress();
@@ -33,7 +35,7 @@ export class Headline {
     const state = connection in WORDS ? connection : known;
     document.body.dataset.state = state;
     say(byId("state"), WORDS[state] ?? state);
-    say(byId("run-name"), process ? describe(process) + lastSeen(known, state, figures) : "");
+    say(byId("run-name"), state === "denied" ? DENIED : process ? describe(process) + lastSeen(known, state, figures) : "");
     if (figures) this.showFigures(figures);
     document.title = figures
       ? `${WORDS[state]} · ${bytes(figures.values.resident_bytes)} · ${process.name || "DAF"}`

@@ -176,8 +176,8 @@ class Imagined:
 def imagine(tmp_path: pathlib.Path) -> Iterator[Callable[..., Imagined]]:
     servers: list[tuple[uvicorn.Server, threading.Thread]] = []
 
-    def start(pages: list[SyntheticPage], seconds: float = 600) -> Imagined:
-        sidecar = Sidecar.build(Settings(runtime_dir=tmp_path), "t" * 43, lambda: pages, keeps_history=False)
+    def start(pages: list[SyntheticPage], seconds: float = 600, host: str = "127.0.0.1") -> Imagined:
+        sidecar = Sidecar.build(Settings(tmp_path, host), "t" * 43, lambda: pages, keeps_history=False)
         sidecar.fleet.refresh()
         for page in pages:
             fill_history(sidecar, sidecar.fleet.members[page.path.stem], page, seconds=seconds)

@@ -163,6 +163,19 @@ def test_with_nothing_running_the_page_says_how_to_start(
     expect(page.locator("h1")).to_have_text("Training", timeout=10_000)
 
 
+def test_where_reading_needs_a_right_the_page_says_how_to_get_it(
+    imagine: Imagine, one_run: list[SyntheticPage], new_tab: NewTab
+) -> None:
+    exposed = imagine(one_run, host="0.0.0.0")
+    tab = new_tab()
+    tab.is_strict = False  # the browser itself logs every answer that is an error
+    page = tab.open(exposed.address)
+    expect(page.locator("h1")).to_have_text("No access")
+    expect(page.locator("#run-name")).to_contain_text("daf page")
+    expect(page.locator("#panels")).to_be_hidden()
+    ready(new_tab(), exposed)
+
+
 def test_the_ranks_of_a_job_stand_side_by_side_and_share_a_budget(
     imagine: Imagine, tmp_path: pathlib.Path, new_tab: NewTab
 ) -> None:
