@@ -58,6 +58,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        app.state.sidecar.fleet.keep_all_widths()
 
 
 page = APIRouter(include_in_schema=False)

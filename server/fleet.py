@@ -52,6 +52,7 @@ class Member:
     pending_generation: int = 0  # of the last command that was sent; 0 for none
     history: History | None = None
     widths: Widths = field(default_factory=Widths)
+    widths_written_at: float = 0.0
     # The command page is a ring of 16: so many may be under way that none is overwritten before it is read.
     commands: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(8))
 
@@ -150,6 +151,7 @@ class Fleet:
             if member_id not in self.members and len(self.members) < self._limits.processes:
                 member = Member(member_id, page, first_seen=now)
                 self.members[member_id] = member
+                member.widths = self._widths_left(member) or member.widths
                 member.look(now)
                 if member.state != LIVE:
                     self._recall(member, now)
@@ -171,6 +173,21 @@ class Fleet:
 
     def _history_path(self, member: Member) -> pathlib.Path | None:
         return self._history_dir / f"{member.id}.history" if self._history_dir else None
+
+    def _widths_left(self, member: Member) -> Widths | None:
+        return Widths.left_at(self._history_dir / f"{member.id}.widths") if self._history_dir else None
+
+    def keep_widths(self, member: Member) -> None:
+        """Write down the widths so far, for those who come after this sidecar."""
+        member.widths_written_at = self.clock()
+        if self._keeps_history and self._history_dir:
+            with contextlib.suppress(OSError):  # a full disk: they stay in memory
+                member.widths.write(self._history_dir / f"{member.id}.widths")
+
+    def keep_all_widths(self) -> None:
+        for member in self.members.values():
+            if member.state == LIVE:
+                self.keep_widths(member)
 
     def _recall(self, member: Member, now: float) -> None:
         """A run that ended before we came: it ended with its last heartbeat, and an earlier sidecar may know more."""
@@ -200,6 +217,8 @@ class Fleet:
         for member in old:
             del self.members[member.id]
             member.forget()
+            if self._history_dir:
+                (self._history_dir / f"{member.id}.widths").unlink(missing_ok=True)
         return old
 
 

@@ -25,8 +25,7 @@ async def healthz(sidecar: Beside) -> models.Health:
 
 @router.get("/v1/processes", tags=["processes"], summary="All DAF processes, and their jobs")
 async def processes(sidecar: Beside, selection: Selected) -> models.Processes:
-    for member, what in sidecar.fleet.refresh():
-        sidecar.sampler.announce(member, what)
+    sidecar.sampler.look()
     found = members(sidecar.fleet, selection)
     return models.Processes(processes=[process_of(member) for member in found], jobs=_jobs(found))
 

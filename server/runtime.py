@@ -74,7 +74,7 @@ def clean(folder: pathlib.Path, *, all_ended: bool = False) -> int:
     """
     kept = {"kept_pages": 0, "kept_seconds": 0.0} if all_ended else {}
     num_removed = statspage.clean_stale(folder, **kept)  # type: ignore[arg-type]
-    for path in [*folder.glob("*.history"), *folder.glob("*.cmd")]:
+    for path in [*folder.glob("*.history"), *folder.glob("*.widths"), *folder.glob("*.cmd")]:
         if not path.with_suffix(".stats").exists():
             path.unlink(missing_ok=True)
     return num_removed

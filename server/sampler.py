@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from daf.server import figures
-from daf.server.fleet import LIVE, Fleet, Member, Reading, finite
+from daf.server.fleet import CRASHED, FINISHED, LIVE, Fleet, Member, Reading, finite
 from daf.server.hub import Hub
 from daf.server.runtime import clean
 from daf.server.settings import Settings
@@ -17,6 +17,7 @@ from daf.server.settings import Settings
 log = logging.getLogger("daf.server")
 MAX_EVENTS_PER_TICK = 200
 LOST_SECONDS = 60.0
+WIDTHS_SECONDS = 20.0
 # What happens thousands of times a second is in the figures; as events it would drive everything else out of the ring.
 EVERYDAY_KINDS = frozenset({"alloc", "free", "stash", "release", "step"})
 CLEAN_TICKS = 300
@@ -43,19 +44,29 @@ class Sampler:
 
     def tick(self) -> None:
         """Take one sample of every process that lives, and the last one of each that has just ended."""
-        ended = set()
-        for member, what in self._fleet.refresh():
-            ended.add(member.id)
-            self.announce(member, what)
-        shown = []
+        shown = self.look()
         for member in list(self._fleet.members.values()):
-            if member.state == LIVE or member.last is None or member.id in ended:
-                reading = member.read(self._fleet.clock(), self._settings.limits.slots)
-                if reading is not None:
-                    shown.append(self._note(member, reading))
-                self.pass_events_on(member)
+            if member.state == LIVE or member.last is None:
+                shown += self._sample(member)
         if self._hub.num_clients:
             self._hub.show({"time": round(self._fleet.clock(), 3), "processes": shown})
+
+    def look(self) -> list[dict[str, object]]:
+        """Look who came and who ended, and tell the clients; returns the last figures of those that ended."""
+        shown = []
+        for member, what in self._fleet.refresh():
+            if what in (FINISHED, CRASHED):
+                shown += self._sample(member)
+                self._fleet.keep_widths(member)
+            self.announce(member, what)
+        return shown
+
+    def _sample(self, member: Member) -> list[dict[str, object]]:
+        """Take a sample of one process and pass its events on; empty where its page cannot be read."""
+        reading = member.read(self._fleet.clock(), self._settings.limits.slots)
+        shown = [self._note(member, reading)] if reading is not None else []
+        self.pass_events_on(member)
+        return shown
 
     def _note(self, member: Member, reading: Reading) -> dict[str, object]:
         shown = figures.figures(member, reading)
@@ -64,6 +75,8 @@ class Sampler:
             history = self._fleet.history_of(member, dataclasses.replace(reading, values=values))
             history.add(reading.time, values)
             member.widths.add(reading.time, {row.slot_id: row.bits for row in reading.slots})
+            if reading.time > member.widths_written_at + WIDTHS_SECONDS:
+                self._fleet.keep_widths(member)
         return shown
 
     def pass_events_on(self, member: Member) -> None:

@@ -2,10 +2,16 @@
 
 A fixed number of columns; when they are full, every other one is dropped and the step doubles. A run of a minute is
 seen second by second, one of a day in minutes, always from its beginning.
+
+Now and then all of it is written to a file, for the next sidecar and for reports: a line of JSON (step, times, slots),
+then a byte for each width, slot by slot.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +21,8 @@ SCALE = 16  # a width is kept in sixteenths of a bit, in one byte
 MAX_SLOTS = 4096
 MAX_CELLS = 400_000
 LEAST_COLUMNS = 60
+MAX_FILE_BYTES = 4 << 20
+MAGIC = "daf-widths-1"
 ABSENT = 255
 ABSENT_BYTE = bytes([ABSENT])
 
@@ -55,6 +63,29 @@ class Widths:
             "slots": list(self._rows),
             "runs": [_runs(row.ljust(num, ABSENT_BYTE)[::stride]) for row in self._rows.values()],
         }
+
+    def write(self, path: pathlib.Path) -> None:
+        head = json.dumps([MAGIC, self.step_seconds, self._times, list(self._rows)])
+        rows = (row.ljust(len(self._times), ABSENT_BYTE) for row in self._rows.values())
+        draft = path.with_name(f".{path.name}")  # left by a killed sidecar, it is cleaned away like any file of no run
+        draft.write_bytes(head.encode() + b"\n" + b"".join(rows))
+        draft.replace(path)
+
+    @classmethod
+    def left_at(cls, path: pathlib.Path) -> Widths | None:
+        """Return what a sidecar wrote of a run; None where there is nothing of ours."""
+        found = cls()
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                head, _, rows = file.read(MAX_FILE_BYTES).partition(b"\n")
+            magic, step_seconds, times, slots = json.loads(head)
+            found.step_seconds, found._times = float(step_seconds), [float(time) for time in times]
+            num = len(times)
+            found._rows = {int(slot): bytearray(rows[i * num : (i + 1) * num]) for i, slot in enumerate(slots)}
+        except (OSError, ValueError, TypeError):
+            return None
+        return found if magic == MAGIC and len(rows) == num * len(slots) and num <= NUM_COLUMNS else None
 
     def _row(self, slot: int) -> bytearray | None:
         if slot not in self._rows and len(self._rows) < MAX_SLOTS:

@@ -218,6 +218,17 @@ def test_a_killed_run_s_last_figures_are_still_served(running: Running, pages: F
     assert running.get("/v1/history").json()["series"]["resident_bytes"]
 
 
+def test_what_a_run_did_last_is_told_though_its_end_was_seen_by_a_question(running: Running, pages: FakePages) -> None:
+    page = pages.add()
+    running.tick()
+    page.all_events = [FakeEvent(1, kind="oom")]
+    page.now_state = "crashed"
+    running.client.get("/v1/processes")
+    running.tick()
+    found = running.client.get("/v1/events").json()["events"]
+    assert [event.get("kind") or event["what"] for event in found] == ["appeared", "oom", "crashed"]
+
+
 def test_an_unreadable_page_does_not_hide_the_others(running: Running, pages: FakePages) -> None:
     pages.add(pid=1).broken = ValueError("not a stats page")
     pages.add(pid=2)

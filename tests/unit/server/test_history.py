@@ -7,6 +7,8 @@ import pathlib
 import pytest
 
 from daf.server.history import LEVELS, History
+from daf.server.runtime import clean
+from daf.server.settings import Settings
 from daf.server.widths import Widths
 from tests.unit.server.fakes import FakePages, Running
 
@@ -132,3 +134,50 @@ def test_a_full_disk_costs_the_file_and_not_the_history(
     pages.add()
     assert len(running.get("/v1/history").json()["times"]) == 1
     assert list(running.sidecar.settings.runtime_dir.glob("*.history")) == []
+
+
+def test_widths_are_written_down_and_go_on_from_there(tmp_path: pathlib.Path) -> None:
+    path, widths = tmp_path / "1-1.widths", Widths(num_columns=8)
+    for second in range(20):
+        widths.add(float(second), {1: 4.5, 7: 2.0} if second > 5 else {1: 4.5})
+    widths.write(path)
+    found = Widths.left_at(path)
+    assert found is not None
+    assert found.show() == widths.show()
+    found.add(24.0, {1: 3.0})
+    assert found.show()["times"][-1] == 24.0
+    assert [other.name for other in tmp_path.iterdir()] == ["1-1.widths"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"garbage",
+        b'["daf-widths-1", 1.0, [1.0], [1, 2]]\nx',
+        b'["daf-widths-1", "a", null, 3]\n',
+        b"[]\n",
+        b"\xff",
+    ],
+)
+def test_widths_that_nobody_of_ours_wrote_are_not_taken(tmp_path: pathlib.Path, content: bytes) -> None:
+    path = tmp_path / "1-1.widths"
+    path.write_bytes(content)
+    assert Widths.left_at(path) is None
+
+
+def test_the_next_sidecar_knows_the_widths_of_a_run_that_ended(settings: Settings, pages: FakePages) -> None:
+    page = pages.add()
+    first = Running(settings, pages)
+    first.tick()
+    page.now_state = "crashed"
+    before = first.get("/v1/widths").json()
+    assert before["slots"] == [1, 2]
+    assert Running(settings, pages).get("/v1/widths").json() == before
+
+
+def test_what_a_killed_sidecar_left_half_written_is_cleaned_away(settings: Settings) -> None:
+    for name in ("9-9.widths", ".9-9.widths", "9-9.history", "9-9.cmd"):
+        (settings.runtime_dir / name).write_bytes(b"x")
+    assert clean(settings.runtime_dir) == 0
+    assert list(settings.runtime_dir.iterdir()) == []
