@@ -13,7 +13,7 @@ const MARKS = [
   { field: "oom_total", label: "out of memory", color: "--bad", glyph: "✕" },
 ];
 
-/** The lines over the stack. What plain training would hold is drawn where it can be compared with the budget. */
+/** The lines over the stack. What plain training would need is drawn where it can be compared with the budget. */
 const LINES = [
   { label: "budget", color: "--ink", dash: [7, 4], width: 2, read: (history) => history.values("budget_bytes") },
   { label: "without DAF", color: "--mark-plain", dash: [2, 3], width: 1.5, read: (history) => history.plainValues() },

@@ -8,6 +8,7 @@ export const RANGES = [
   ["6 h", 21600],
   ["24 h", 86400],
 ];
+const PEAK_POINTS = 12;
 export const POINTS = 720; // asked for at once: about two per pixel column on a phone, one on a desktop
 
 /** Columns of one length, oldest first. Bounded: when they outgrow MAX_POINTS every other older point goes. */
@@ -52,11 +53,15 @@ export class History {
     return this.series.get(name) ?? new Array(this.times.length).fill(0);
   }
 
-  /** What plain training would hold: the same, with the activations as they were. */
+  /**
+   * What plain training would hold: the same, with the activations as they were. They come and go with every step,
+   * and it is their peak that has to fit: each moment shows the highest of the last few.
+   */
   plainValues() {
     const [planes, kept] = [this.values("plane_bytes"), this.values("saved_kept_bytes")];
     const raw = this.values("saved_raw_bytes");
-    return this.values("resident_bytes").map((resident, i) => resident - planes[i] - kept[i] + raw[i]);
+    const plain = this.values("resident_bytes").map((resident, i) => resident - planes[i] - kept[i] + raw[i]);
+    return plain.map((_, i) => Math.max(...plain.slice(Math.max(0, i + 1 - PEAK_POINTS), i + 1)));
   }
 
   trim(since) {

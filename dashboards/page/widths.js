@@ -123,13 +123,9 @@ export class WidthMap extends Canvas {
     Object.assign(context, { fillStyle: colors.soft, font: colors.font, textBaseline: "middle" });
     const rowPixels = tall / this.slots.length;
     const stride = Math.max(1, Math.ceil((1.35 * colors.pixels) / rowPixels));
-    for (let row = 0; left && row < this.slots.length; row += stride) {
-      context.fillText(
-        shorten(context, this.nameOf(row), left - 10),
-        0,
-        Math.max(0.6 * colors.pixels, (row + 0.5) * rowPixels),
-      );
-    }
+    const first = Math.max(0, Math.ceil((0.6 * colors.pixels) / rowPixels - 0.5)); // whose label is not cut off above
+    for (let row = first; left && row < this.slots.length; row += stride)
+      context.fillText(shorten(context, this.nameOf(row), left - 10), 0, (row + 0.5) * rowPixels);
     context.textBaseline = "bottom";
     context.fillText(clock(this.times[0]), left, height);
     context.textAlign = "right";
