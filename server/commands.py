@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -156,9 +157,10 @@ def events(follow: bool, last: int, kind: str | None, as_json: bool) -> None:
     found = Events(_client(), kind)
     past = found.new()
     _print_events(past[max(0, len(past) - last) :], as_json)
-    while follow:
-        time.sleep(0.5)
-        _print_events(found.new(), as_json)
+    with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        while follow:
+            time.sleep(0.5)
+            _print_events(found.new(), as_json)
 
 
 EXPORTS = {"snapshot": "pickle", "trace": "trace.json", "json": "json"}

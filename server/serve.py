@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -44,9 +46,12 @@ def serve(settings: Settings, *, announce: Announce = lambda _sidecar: None, idl
         with listen(settings) as sockets:
             sidecar = Sidecar.build(settings, token, Pages(settings.runtime_dir))
             sidecar.address = url_of(settings, sockets[0])
+            # uvicorn ends gracefully and then raises the signal once more: it must not kill us before we cleared up.
+            before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
             try:
                 asyncio.run(_run(sidecar, sockets, announce, idle_exit_seconds))
             finally:
+                signal.signal(signal.SIGTERM, before)
                 settings.address_path.unlink(missing_ok=True)
                 settings.socket_path.unlink(missing_ok=True)
 

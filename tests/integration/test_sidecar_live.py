@@ -120,6 +120,17 @@ def test_a_sidecar_that_nobody_needs_ends_and_leaves_nothing() -> None:
     assert left <= {"sidecar.lock", "sidecar.token"}
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_sidecar_that_is_told_to_end_leaves_nothing_but_its_token(number: signal.Signals) -> None:
+    with arena_process(8 << 20) as child, sidecar_process() as (beside, client):
+        wait_for(lambda: live_pids(client) == {child.pid})
+        beside.send_signal(number)
+        beside.wait(30)
+        kept = [path.name for path in runtime_folder().iterdir() if path.name.startswith("sidecar.")]
+        assert sorted(kept) == ["sidecar.lock", "sidecar.token"]
+        assert list(runtime_folder().glob("*.widths")), "what is known of the run stays"
+
+
 def test_a_killed_run_is_seen_as_crashed_and_its_figures_stay() -> None:
     with sidecar_process() as (_sidecar, client), arena_process() as child:
         wait_for(lambda: child.pid in live_pids(client))
