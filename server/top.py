@@ -130,12 +130,13 @@ class Top:
         for one in self.processes:
             found = self.stats.get(one["id"], {})
             is_chosen = one is self.process
+            state = one["state"] + (", paused" if found.get("values", {}).get("is_paused") else "")
             table.add_row(
                 ">" if is_chosen else " ",
                 one["name"][:24],
                 str(one["pid"]),
                 f"{one['rank']}/{one['world_size']}",
-                Text(one["state"], STATE_STYLES.get(one["state"], "")),
+                Text(state, STATE_STYLES.get(one["state"], "")),
                 *figure_cells(found.get("values", {}), found.get("derived", {})),
                 style="reverse" if is_chosen else "",
             )

@@ -246,8 +246,8 @@ export class MemoryChart extends TimeChart {
     const [first, last] = plot.series[0].idxs ?? [0, plot.data[0].length - 1];
     const highest = (column) => column.slice(first, last + 1).reduce((a, b) => Math.max(a, b ?? 0), 0);
     const stack = Math.max(1, this.layers.length ? highest(plot.data[this.layers.length]) : 0);
-    const lines = plot.data.slice(this.layers.length + 1).map((column) => Math.min(MOST_ABOVE * stack, highest(column)));
-    return 1.08 * Math.max(stack, ...lines);
+    const lines = plot.data.slice(this.layers.length + 1).map(highest);
+    return 1.08 * Math.max(stack, ...lines.map((line) => Math.min(MOST_ABOVE * stack, line)));
   }
 
   buildLegend() {

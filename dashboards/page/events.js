@@ -68,6 +68,6 @@ function textOf(kind, event, merged) {
     const change = `${bytes(event.before_bytes)} → ${bytes(event.budget_bytes)}: ${event.state}`;
     return event.reason ? `${change}, ${event.reason}` : change;
   }
-  if (kind === "lost") return `${count(event.count)} events, most of them allocations, were overwritten before they were read`;
+  if (kind === "lost") return `${count(event.count)} events, most of them allocations, were overwritten unread`;
   return [size, event.reason, event.text, event.name].filter(Boolean).join(", ");
 }

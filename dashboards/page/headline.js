@@ -35,7 +35,9 @@ export class Headline {
     const state = connection in WORDS ? connection : known;
     document.body.dataset.state = state;
     say(byId("state"), WORDS[state] ?? state);
-    say(byId("run-name"), state === "denied" ? DENIED : process ? describe(process) + lastSeen(known, state, figures) : "");
+    const isPast = known !== state && figures !== null;
+    const seen = isPast ? `${WORDS[known].toLowerCase()} when last seen, at ${clock(figures.time)}` : "";
+    say(byId("run-name"), state === "denied" ? DENIED : describe(process, figures, seen));
     if (figures) this.showFigures(figures);
     document.title = figures
       ? `${WORDS[state]} · ${bytes(figures.values.resident_bytes)} · ${process.name || "DAF"}`
@@ -71,15 +73,13 @@ export class Headline {
   }
 }
 
-function lastSeen(known, state, figures) {
-  return known === state || !figures ? "" : ` · ${WORDS[known].toLowerCase()} when last seen, at ${clock(figures.time)}`;
-}
-
-function describe(process) {
+function describe(process, figures, seen) {
+  if (!process) return "";
   const parts = [process.name || `pid ${process.pid}`];
   if (process.world_size > 1) parts.push(`rank ${process.rank} of ${process.world_size}`);
   if (process.device) parts.push(process.device);
   if (process.ended_at) parts.push(`ran ${age(process.ended_at - process.started_at)}`);
+  if (process.state === "live" && figures?.values.is_paused) parts.push("compression paused");
   if (process.error) parts.push(process.error);
-  return parts.join(" · ");
+  return [...parts, seen].filter(Boolean).join(" · ");
 }

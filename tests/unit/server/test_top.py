@@ -86,6 +86,9 @@ def test_pausing_and_resuming_are_one_key_each(running: Running, pages: FakePage
     top = top_of(running)
     press(top, "p", "r")
     assert page.commands == [("pause", 1), ("pause", 0)]
+    page.values["is_paused"] = 1
+    top.update()
+    assert "live, paused" in screen(top)
 
 
 def test_without_a_run_it_says_how_to_start_one(running: Running) -> None:
