@@ -249,7 +249,8 @@ void daf_arena_step(daf_arena_t *arena, double seconds) {
     arena->counts.step_seconds = seconds;
     arena->counts.step_seconds_total += seconds;
     arena->last_step = arena->step;
-    arena->step = (dafi_step_peaks_t){.held = dafi_held_bytes(arena),
+    arena->step = (dafi_step_peaks_t){.live = arena->tensors.live_bytes + dafi_plane_bytes(arena),
+                                      .held = dafi_held_bytes(arena),
                                       .raw = arena->raw_bytes + arena->other_raw_bytes,
                                       .saved = dafi_plane_bytes(arena) + arena->kept_bytes};
     if (arena->counts.steps - arena->decay.last_step >= DAFI_LOOK_STEPS) dafi_decay(arena);

@@ -118,15 +118,16 @@ void dafi_after_free(daf_arena_t *arena) {
 void dafi_note(daf_arena_t *arena) {
     dafi_peaks_t *peaks = &arena->peaks;
     dafi_step_peaks_t *step = &arena->step;
-    uint64_t held = dafi_held_bytes(arena);
+    uint64_t live = arena->tensors.live_bytes + dafi_plane_bytes(arena), held = dafi_held_bytes(arena);
     uint64_t raw = arena->raw_bytes + arena->other_raw_bytes, saved = dafi_plane_bytes(arena) + arena->kept_bytes;
     peaks->resident = dafi_max(peaks->resident, arena->resident_bytes);
-    peaks->live = dafi_max(peaks->live, arena->tensors.live_bytes + dafi_plane_bytes(arena));
+    peaks->live = dafi_max(peaks->live, live);
     peaks->tensor = dafi_max(peaks->tensor, arena->tensors.live_bytes);
     peaks->plane = dafi_max(peaks->plane, dafi_plane_bytes(arena));
     peaks->raw = dafi_max(peaks->raw, raw);
     peaks->saved = dafi_max(peaks->saved, saved);
     peaks->held = dafi_max(peaks->held, held);
+    step->live = dafi_max(step->live, live);
     step->raw = dafi_max(step->raw, raw);
     step->saved = dafi_max(step->saved, saved);
     step->held = dafi_max(step->held, held);

@@ -173,7 +173,7 @@ typedef struct dafi_peaks {
 } dafi_peaks_t;
 
 typedef struct dafi_step_peaks {
-    uint64_t held, raw, saved; /* as in dafi_peaks_t, of one step */
+    uint64_t live, held, raw, saved; /* as in dafi_peaks_t, of one step */
 } dafi_step_peaks_t;
 
 typedef struct dafi_slot {

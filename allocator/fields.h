@@ -23,6 +23,8 @@ GAUGE(peak_plane_bytes, "bytes", "Highest plane_bytes", arena->peaks.plane)
 GAUGE(peak_saved_raw_bytes, "bytes", "Highest saved_raw_bytes", arena->peaks.raw)
 GAUGE(peak_saved_bytes, "bytes", "Highest plane_bytes and saved_kept_bytes together", arena->peaks.saved)
 GAUGE(peak_held_bytes, "bytes", "Highest held_bytes: the least budget that would have done", arena->peaks.held)
+GAUGE(last_step_live_bytes, "bytes", "Highest tensor_bytes and plane_bytes together in the last whole step",
+      arena->last_step.live)
 GAUGE(last_step_held_bytes, "bytes", "Highest held_bytes in the last whole step", arena->last_step.held)
 GAUGE(last_step_saved_raw_bytes, "bytes", "Highest saved_raw_bytes in the last whole step", arena->last_step.raw)
 GAUGE(last_step_saved_bytes, "bytes", "Highest plane_bytes and saved_kept_bytes in the last whole step",

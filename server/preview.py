@@ -20,12 +20,14 @@ FLOOR_BITS = 1
 def preview(values: Mapping[str, float], slots: Sequence[Any], budget_bytes: int, peak_bytes: int = 0) -> Preview:
     """Return what a budget of `budget_bytes` would drop: first what is only cached, then planes.
 
-    Memory breathes with every step. `peak_bytes` is the most that was resident of late: it is that, not what one moment
-    shows, which has to fit.
+    Memory breathes with every step. It is the peaks that have to fit, not what one moment shows: `peak_bytes` is the
+    most that was resident of late, and the page tells how much of it was in use at once in the last step.
     """
+    resident, cached = int(values.get("resident_bytes", 0)), int(values.get("cached_bytes", 0))
+    in_use = max(resident - cached, int(values.get("last_step_live_bytes", 0)))
     short = least_budget(values) - budget_bytes
-    excess = max(0, short, max(peak_bytes, int(values.get("resident_bytes", 0))) - budget_bytes)
-    cached = min(excess, int(values.get("cached_bytes", 0)))
+    excess = max(0, short, max(peak_bytes, resident, in_use) - budget_bytes)
+    cached = excess - min(excess, max(0, in_use - budget_bytes))
     changed = _evict(slots, excess - cached)
     evicted = sum(slot.freed_bytes for slot in changed)
     return Preview(

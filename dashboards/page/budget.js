@@ -186,7 +186,7 @@ function explain({ process, preview, resident_bytes: resident, budget_bytes: bud
   const layers = `${count(preview.slots.length)} layer${preview.slots.length === 1 ? "" : "s"}`;
   const text = preview.evicted_bytes
     ? `Would free ${freed}: ${cached} cached, ${evicted} of planes from ${layers}.`
-    : `Would free ${freed}: ${cached} are only cached, and no bits are lost.`;
+    : `Would free ${freed}: ${cached} are only cached, and no planes are evicted.`;
   return [...title, el("p", {}, text), ...warning(preview.short_bytes), ...slotList(preview.slots)];
 }
 

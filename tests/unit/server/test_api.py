@@ -139,6 +139,16 @@ def test_what_is_no_size_is_quoted_with_what_would_be_right(running: Running, pa
     )
 
 
+def test_a_dry_run_looks_at_the_peak_of_the_step_and_not_at_its_valley(running: Running, pages: FakePages) -> None:
+    page = pages.add()
+    page.values |= {"last_step_live_bytes": 600 << 20, "tensor_bytes": 100 << 20, "cached_bytes": 500 << 20}
+    for slot in page.slots:
+        slot.stored_bytes = 200 << 20
+    preview = running.put_budget("500MiB", dry_run=True).json()["outcomes"][0]["preview"]
+    assert preview["cached_bytes"] == 0
+    assert preview["evicted_bytes"] == 100 << 20
+
+
 def test_a_dry_run_says_what_the_process_would_refuse(running: Running, pages: FakePages) -> None:
     pages.add().values["last_step_held_bytes"] = 500 << 20
     outcome = running.put_budget("400MiB", dry_run=True).json()["outcomes"][0]
