@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from daf.quant.ledger import Ledger
 
 SHOW_EVERY = 8  # steps between two looks for widths that the stats page does not show yet
-SAMPLE_EVERY = 255  # odd, so that of two models that are trained in turn both are met
-EARLY_SAMPLES = frozenset({1, 2, 7, 32, 129})
+# Odd, so that of two models that are trained in turn both are met. In the first hundreds of steps gradients change by
+# orders of magnitude in thirty, and a plan that is older gives bits where they mattered once.
+SAMPLE_EVERY = 31
+EARLY_SAMPLES = frozenset({1, 2, 7, 16})
 BUDGET_SHARE = 0.97  # of the bytes that are free for planes: the rest is for what changes from step to step
 RATIO_SHARE = 0.99  # of the bytes that a ratio allows; the rest is for the ends of pages
 ROOMY_SHARE = 0.8
