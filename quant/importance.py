@@ -137,21 +137,22 @@ class Probe:
     def see_layer(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """A module call ended. Notes it if it has a weight matrix or kernel to train, or is a norm."""
         weight = module._parameters.get("weight")
-        if weight is None or not args or type(output) is not Tensor:
+        if not args or type(output) is not Tensor:
             return
         x, node = args[0], output.grad_fn
         if type(x) is not Tensor or not x.is_floating_point() or node is None:
             return
-        if weight.dim() > 1:
-            if weight.requires_grad:
-                self._see_weights(path, weight, x, node)
+        if node.name() == LAYER_NORM:
+            if weight is None or weight.shape == x.shape[-1:]:
+                self._see_layer_norm(path, weight, x, node)
+        elif weight is None or not weight.requires_grad:
+            return
+        elif weight.dim() > 1:
+            self._see_weights(path, weight, x, node)
         elif node.name() in BATCH_NORMS:
-            if weight.requires_grad:
-                self._see_batch_norm(path, weight, x, node)
-        elif node.name() == LAYER_NORM and weight.shape == x.shape[-1:]:
-            self._see_layer_norm(path, weight, x, node)
+            self._see_batch_norm(path, weight, x, node)
 
-    def _see_layer_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
+    def _see_layer_norm(self, path: str, weight: Tensor | None, x: Tensor, node: Any) -> None:
         """From a few rows of C elements. dx = rstd (h - mean(h) - x^ mean(h x^)), h = g weight, so noise d in x^ makes
         noise rstd (d mean(h x^) + x^ mean(h d)), of energy rstd^2 d^2 ((sum h x^)^2 + h^2) / C a row.
 
@@ -167,7 +168,8 @@ class Probe:
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
             if grads[0] is not None:
-                scaled = _some_rows(grads[0].detach(), cols).float() * weight.detach()
+                scaled = _some_rows(grads[0].detach(), cols).float()
+                scaled = scaled if weight is None else scaled * weight.detach()
                 product = (scaled * normal).sum(1).square() + scaled.square().sum(1)
                 self.layer_norms[path] = share * float((rstd**4 * mean_square * product).sum()) / cols
 

@@ -122,18 +122,23 @@ def test_widths_that_are_not_worth_coding_are_not_planned() -> None:
         assert "passed_not_worth_it_total" not in engine.stats()
 
 
+@pytest.mark.parametrize("is_affine", [True, False])
 @pytest.mark.parametrize("along", [0.0, 3.0])
-def test_the_noise_that_a_layer_norm_passes_on_is_estimated_well_even_where_its_gradient_cancels(along: float) -> None:
+def test_the_noise_that_a_layer_norm_passes_on_is_estimated_well_even_where_its_gradient_cancels(
+    along: float, is_affine: bool
+) -> None:
     torch.manual_seed(0)
-    norm = nn.LayerNorm(64)
-    nn.init.uniform_(norm.weight, 0.5, 1.5)
+    norm = nn.LayerNorm(64, elementwise_affine=is_affine)
+    weight = torch.ones(64)
+    if is_affine:
+        weight = nn.init.uniform_(norm.weight, 0.5, 1.5).detach()
     x = (2.0 * torch.randn(256, 64) + 0.5).requires_grad_() * 1
     probe = Probe()
     probe.start()
     out = norm(x)
     probe.see_layer("norm", norm, (x,), out)
     _, mean, rstd = torch.native_layer_norm(x, [64], norm.weight, norm.bias, norm.eps)
-    grad = torch.randn(256, 64) + along * (x - mean).detach() * rstd.detach() / norm.weight.detach()
+    grad = torch.randn(256, 64) + along * (x - mean).detach() * rstd.detach() / weight
     out.backward(grad)
 
     def backward(x: Tensor) -> Tensor:
