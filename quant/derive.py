@@ -123,8 +123,7 @@ def _batch_norm(node: Any, _depth: int) -> Recipe | None:
     eps = node._saved_eps if hasattr(node, "_saved_eps") else node._saved_epsilon  # cuDNN's
     names = ("result1", "result2") if is_training else ("running_mean", "running_var")
     mean, spread = (source(node, f"_saved_{name}") for name in names)
-    x = source(node, "_saved_input") if affine is not None and mean is not None and spread is not None else None
-    if x is None or affine is None or mean is None or spread is None:
+    if affine is None or mean is None or spread is None or (x := source(node, "_saved_input")) is None:
         return None
     weight, bias = affine
 
@@ -139,8 +138,7 @@ def _group_norm(node: Any, _depth: int) -> Recipe | None:
     """From its input [N, C, ...] by its statistics [N, groups]."""
     affine = _affine(node)
     mean, rstd = source(node, "_saved_result1"), source(node, "_saved_result2")
-    x = source(node, "_saved_input") if affine is not None and mean is not None and rstd is not None else None
-    if x is None or affine is None or mean is None or rstd is None:
+    if affine is None or mean is None or rstd is None or (x := source(node, "_saved_input")) is None:
         return None
     weight, bias = affine
     num, channels, groups = node._saved_N, node._saved_C, node._saved_group
