@@ -1,4 +1,5 @@
-"""What tests share: a runtime folder of their own, so that they never meet a real run's stats pages, and one thread."""
+"""What tests share: a runtime folder of their own, so that they never meet a real run's stats pages, one thread, and a
+process in which Triton's interpreter is on."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
+
+from tests.tools import require_package
+from tests.triton_process import TritonProcess
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +26,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def triton_process() -> Iterator[TritonProcess]:
+    require_package("triton", extra="gpu")
+    process = TritonProcess()
+    yield process
+    process.close()

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,14 +18,6 @@ from tests.triton_process import TritonProcess
 REALS = ("float32", "bfloat16", "float16")
 RUN: dict[str, Any] = {}
 COLUMN = {"group": "column", "numel": 260 * 5, "cols": 5}
-
-
-@pytest.fixture(scope="module")
-def triton_process() -> Iterator[TritonProcess]:
-    require_package("triton", extra="gpu")
-    process = TritonProcess()
-    yield process
-    process.close()
 
 
 def case(codec: str, bits: int, **changes: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 from daf.quant import places
 from daf.quant.places import NotHereError, Places
-from tests.tools import require_package
 from tests.triton_process import TritonProcess
 from tests.unit.quant.host_arena import HostArena
 
@@ -22,14 +20,6 @@ CASES = (
     "a_tensor_held_in_doubt_is_let_go", "attention_that_cannot_be_run_again", "a_kernel_that_does_not_compile",
     "a_kernel_that_miscodes", "planes_wanted_on_another_stream",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def triton_process() -> Iterator[TritonProcess]:
-    require_package("triton", extra="gpu")
-    process = TritonProcess()
-    yield process
-    process.close()
 
 
 @pytest.mark.parametrize("name", CASES)
