@@ -143,7 +143,8 @@ class Probe:
         if type(x) is not Tensor or not x.is_floating_point() or node is None:
             return
         if node.name() == LAYER_NORM:
-            if weight is None or weight.shape == x.shape[-1:]:
+            # A module that ends in a norm of its own is not that norm: its input is another tensor.
+            if isinstance(module, nn.LayerNorm) if weight is None else weight.shape == x.shape[-1:]:
                 self._see_layer_norm(path, weight, x, node)
         elif weight is None or not weight.requires_grad:
             return
