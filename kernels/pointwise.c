@@ -1,5 +1,6 @@
 #include "pointwise.h"
 
+#include <math.h>
 #include <stddef.h>
 #include "threads.h"
 
@@ -90,4 +91,40 @@ void daf_normalize(const float *x, const float *mean, const float *rstd, const f
                    float *y, uint64_t rows, uint64_t cols) {
     norm_t norm = {x, mean, rstd, weight, bias, y, cols};
     if (cols) dafi_parallel_for(rows, grain_of(cols), normalize_rows, &norm);
+}
+
+typedef struct bound {
+    float *x;
+    const float *mean, *rstd;
+    uint64_t cols;
+} bound_t;
+
+#define LANES 16 /* sums side by side: one alone would be a chain of additions that wait for each other */
+
+static float energy_of(const float *x, float mean, uint64_t cols) {
+    float sums[LANES] = {0}, total = 0.0f;
+    uint64_t c = 0;
+    for (; c + LANES <= cols; c += LANES)
+        for (int i = 0; i < LANES; i++) sums[i] += (x[c + i] - mean) * (x[c + i] - mean);
+    for (; c < cols; c++) total += (x[c] - mean) * (x[c] - mean);
+    for (int i = 0; i < LANES; i++) total += sums[i];
+    return total;
+}
+
+static void bound_rows(void *context, int64_t begin, int64_t end) {
+    const bound_t *bound = context;
+    uint64_t cols = bound->cols;
+    for (int64_t row = begin; row < end; row++) {
+        float *restrict x = bound->x + row * cols;
+        float mean = bound->mean[row], rstd = bound->rstd[row];
+        float square = energy_of(x, mean, cols) * rstd * rstd / (float)cols;
+        if (!(square > 1.0f)) continue;
+        float share = 1.0f / sqrtf(square);
+        for (uint64_t c = 0; c < cols; c++) x[c] = mean + (x[c] - mean) * share;
+    }
+}
+
+void daf_bound_rows(float *x, const float *mean, const float *rstd, uint64_t rows, uint64_t cols) {
+    bound_t bound = {x, mean, rstd, cols};
+    if (cols) dafi_parallel_for(rows, grain_of(cols), bound_rows, &bound);
 }

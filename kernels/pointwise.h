@@ -19,5 +19,8 @@ void daf_walk_back(const float *y, const float *shortcut, float *x, uint64_t num
 /* y = (x - mean) * rstd * weight + bias: a mean and rstd for each row, weight and bias for each column, or NULL. */
 void daf_normalize(const float *x, const float *mean, const float *rstd, const float *weight, const float *bias,
                    float *y, uint64_t rows, uint64_t cols);
+
+/* In place: rows whose mean square of (x - mean) * rstd is above 1 are drawn towards their mean until it is 1. */
+void daf_bound_rows(float *x, const float *mean, const float *rstd, uint64_t rows, uint64_t cols);
 /* cdef end */
 #endif

@@ -24,3 +24,8 @@ def normalize(
 ) -> None:
     """y = (x - mean) * rstd * weight + bias, as layer norm: mean and rstd by row, weight and bias by column."""
     lib.daf_normalize(*map(_floats, (x, mean, rstd, weight, bias, y)), rows, cols)
+
+
+def bound_rows(x: int, *, mean: int, rstd: int, rows: int, cols: int) -> None:
+    """Draw rows of x whose mean square of (x - mean) * rstd is above 1 towards their mean until it is 1, in place."""
+    lib.daf_bound_rows(*map(_floats, (x, mean, rstd)), rows, cols)

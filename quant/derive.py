@@ -25,6 +25,7 @@ from torch import Tensor
 
 from daf.kernels.pointwise import normalize
 from daf.quant.handles import Handle, Recipe, View
+from daf.quant.norms import bound_input
 
 MAX_DEPTH = 3
 Rule = Callable[[Any, int], Recipe | None]  # of a node, and how much further it may look
@@ -87,6 +88,7 @@ def _layer_norm(node: Any, _depth: int) -> Recipe | None:
     weight, bias = source(node, "_saved_weight"), source(node, "_saved_bias")
     if x is None or mean is None or rstd is None:
         return None
+    bound_input(x.sources[0], mean.sources[0], rstd.sources[0])
 
     def compute() -> Tensor:
         return normalized(x(), mean(), rstd(), None if weight is None else weight(), None if bias is None else bias())

@@ -34,6 +34,7 @@ from daf.quant.fidelity import Monitor
 from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, View
 from daf.quant.layout import Layout, layout_of
 from daf.quant.ledger import Ledger, StorageKey, storage_key
+from daf.quant.norms import LAYER_NORM, bound_input
 from daf.quant.packing_choice import make_packer
 from daf.quant.places import NotHereError, Place, Places
 from daf.quant.policy import Policy, Wish
@@ -208,7 +209,10 @@ class Engine:
         if type(handle) is View:
             node = _current_node()
             if node is not None:
-                handle.stored.learn(node.name())
+                op = node.name()
+                handle.stored.learn(op)
+                if op == LAYER_NORM:
+                    bound_input(handle, peek.at(node, "_saved_result1"), peek.at(node, "_saved_result2"))
                 if self.policy.probe.is_on:
                     self.policy.probe.see_read(node, handle.stored.slots())
         return self.spot.restore(handle) if self.spot.is_running else handle.restore()

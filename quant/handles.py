@@ -165,14 +165,18 @@ class Stored:
 
 
 class Coded(Stored):
-    """Content held as planes in the arena, or on its way there."""
+    """Content held as planes in the arena, or on its way there.
 
-    __slots__ = ("plan", "slot", "stash", "ticket")
+    `bound`, if there is one, mends in place what decoding gives: what else is known of the content (norms.py).
+    """
+
+    __slots__ = ("bound", "plan", "slot", "stash", "ticket")
 
     def __init__(
         self, stash: Stash, ticket: Ticket, plan: Plan, slot: Slot, *, dtype: torch.dtype, raw_bytes: int
     ) -> None:
         super().__init__(dtype, raw_bytes, plan.stored_bytes)
+        self.bound: Callable[[Tensor], None] | None = None
         self.stash = stash
         self.ticket = ticket
         self.plan = plan
@@ -183,9 +187,12 @@ class Coded(Stored):
         plan, stash = self.plan, self.stash
         self.slot.num_evicted = len(plan.coder.stream_bytes) - stash.pin()
         try:
-            return plan.place.decode(plan.coder, layout, self.dtype, stash.planes, token)
+            value = plan.place.decode(plan.coder, layout, self.dtype, stash.planes, token)
         finally:
             stash.unpin()
+        if self.bound is not None:
+            self.bound(value)
+        return value
 
     def learn(self, op: str) -> None:
         self.slot.ops.add(op)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from daf.quant import rectified
 from daf.quant.derive import normalized
+from daf.quant.norms import draw_in
 
 SHAPES = [(3, 5, 7, 9), (2, 64, 8, 8), (33, 17), (2, 3, 70000), (1, 1, 1, 1), (0, 4, 2, 2)]
 
@@ -69,3 +70,21 @@ def test_normalizing_is_layer_norm(shape: tuple[int, ...], has_weight: bool, has
     bias = torch.randn(shape[-1]) if has_bias else None
     out, mean, rstd = torch.native_layer_norm(x, [shape[-1]], weight, bias, 1e-5)
     torch.testing.assert_close(normalized(x, mean, rstd, weight, bias), out, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 384), (5, 1), (1, 70001), (200, 300), (7, 19), (0, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_are_drawn_in_to_what_their_statistics_allow_and_no_further(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape) * torch.tensor([0.01, 3.0, 1.0]).repeat(shape[0])[: shape[0]].view(
+        -1, *[1] * (len(shape) - 1)
+    )
+    _, mean, rstd = torch.native_layer_norm(x, [shape[-1]], None, None, 1e-5)
+    noisy = (x + torch.randn(shape)).to(dtype)
+    away = noisy.float() - mean
+    square = (away * rstd).square().mean(-1, keepdim=True)
+    wanted = mean + away / square.clamp_min(1.0).sqrt()
+    draw_in(noisy, mean, rstd)
+    torch.testing.assert_close(noisy.float(), wanted, atol=0.02 if dtype is torch.bfloat16 else 1e-4, rtol=1e-2)
