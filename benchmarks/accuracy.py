@@ -90,6 +90,33 @@ def _rate(progress: float) -> float:
     return progress / 0.1 if progress < 0.1 else 0.5 * (1 + math.cos(math.pi * (progress - 0.1) / 0.9))
 
 
+class Finished:
+    """Runs that have ended, a JSON line each in a file: hours of training need not end in one sitting.
+
+    A line is as good as the code that it was measured with: whoever changes that begins a new file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path) if path else None
+        lines = self._path.read_text().splitlines() if self._path and self._path.exists() else []
+        self._results = {self._key(line["run"]): line["result"] for line in map(json.loads, lines)}
+
+    @staticmethod
+    def _key(run: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+        return tuple(sorted((name, value) for name, value in run.items() if name != "data"))
+
+    def result(self, run: Run) -> dict[str, Any]:
+        """What the run came to, or comes to now."""
+        known = self._results.get(self._key(asdict(run)))
+        if known is not None:
+            return known
+        result = run_in_process(run)
+        if self._path and "error" not in result:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"run": asdict(run), "result": result}) + "\n")
+        return result
+
+
 def run_in_process(run: Run) -> dict[str, Any]:
     """Train in a process of its own; return its result, or what went wrong."""
     command = [sys.executable, "-m", "benchmarks.accuracy", "--run", json.dumps(asdict(run))]
@@ -106,8 +133,8 @@ def run_in_process(run: Run) -> dict[str, Any]:
     return result
 
 
-def summary(task: str, method: str, results: list[dict[str, Any]], plain_mean: float | None) -> report.Row:
-    """Return the row of one method over its seeds. A positive loss against plain means worse than plain."""
+def summary(task: str, method: str, results: list[dict[str, Any]], plain: list[float]) -> report.Row:
+    """Return the row of one method over its seeds. A positive loss means worse than plain with the same seeds."""
     failed = [result["error"] for result in results if "error" in result]
     if failed:
         return {"task": task, "method": method, "error": failed[0]}
@@ -120,24 +147,24 @@ def summary(task: str, method: str, results: list[dict[str, Any]], plain_mean: f
         "metric": results[0]["name"],
         "mean": mean,
         "spread": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "loss_against_plain": sign * (plain_mean - mean) if plain_mean is not None else 0.0,
+        "loss_against_plain": sign * (statistics.mean(plain[: len(values)] or values) - mean),
         "saved_ratio": statistics.mean(result["saved_ratio"] for result in results),
         "seconds": statistics.median(result["seconds"] for result in results),
         "values": values,
     }
 
 
-def measure(first: Run, methods: list[str], num_seeds: int, jobs: int) -> list[report.Row]:
+def measure(first: Run, num_seeds: dict[str, int], jobs: int, finished: Finished) -> list[report.Row]:
     """Return a row for each method; the first is what the others are compared with. `first` says the rest of a run."""
     with ThreadPoolExecutor(jobs) as pool:
         runs = {
-            method: [pool.submit(run_in_process, replace(first, method=method, seed=seed)) for seed in range(num_seeds)]
-            for method in methods
+            method: [pool.submit(finished.result, replace(first, method=method, seed=seed)) for seed in range(num)]
+            for method, num in num_seeds.items()
         }
     rows: list[report.Row] = []
     for method, futures in runs.items():
-        plain_mean = rows[0].get("mean") if rows else None
-        rows.append(summary(first.task, method, [future.result() for future in futures], plain_mean))
+        plain = rows[0].get("values", []) if rows else []
+        rows.append(summary(first.task, method, [future.result() for future in futures], plain))
     return rows
 
 
@@ -148,12 +175,14 @@ def main() -> None:
         "--methods", default=METHODS, help="the first is what others are compared with; default: %(default)s"
     )
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--curve", default="", help="further methods, of one seed each: where the curve breaks")
     parser.add_argument(
         "--quick", action="store_true", help="a fraction of the steps: shows that it learns, not how well"
     )
     parser.add_argument("--steps", type=int, default=0, help="default: the task's own")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at once, one thread each")
     parser.add_argument("--data", default="../shared/data", help="folder of the data sets; default: %(default)s")
+    parser.add_argument("--runs", default="", help="a file of runs that have ended: added to, and not run again")
     parser.add_argument("--json", help="write the rows to this file")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -163,8 +192,9 @@ def main() -> None:
     if not Path(arguments.data).is_dir():
         parser.error(f"{arguments.data} is no folder: --data names the one with the data sets (see benchmarks/data.py)")
     methods = arguments.methods.split(",")
+    num_seeds = dict.fromkeys(methods, arguments.seeds) | dict.fromkeys(filter(None, arguments.curve.split(",")), 1)
     first = Run(arguments.task, methods[0], 0, arguments.data, is_quick=arguments.quick, num_steps=arguments.steps)
-    rows = measure(first, methods, arguments.seeds, arguments.jobs)
+    rows = measure(first, num_seeds, arguments.jobs, Finished(arguments.runs))
     print(f"\n{arguments.task}, {arguments.seeds} seeds\n" + report.format_table(rows, COLUMNS))
     if arguments.json:
         report.write_json(arguments.json, rows)

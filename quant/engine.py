@@ -32,9 +32,10 @@ from daf.quant.derive import derive, peek
 from daf.quant.encoder import DTYPES, EXACT, Encoder
 from daf.quant.fidelity import Monitor
 from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, View
+from daf.quant.importance import LAYER_NORM
 from daf.quant.layout import Layout, layout_of
 from daf.quant.ledger import Ledger, StorageKey, storage_key
-from daf.quant.norms import LAYER_NORM, bound_input
+from daf.quant.norms import bound_input
 from daf.quant.packing_choice import make_packer
 from daf.quant.places import NotHereError, Place, Places
 from daf.quant.policy import Policy, Wish

@@ -24,8 +24,6 @@ from daf.quant.handles import Handle, Kept, is_coded
 if TYPE_CHECKING:
     from daf.quant.layout import Layout
 
-LAYER_NORM = "NativeLayerNormBackward0"
-
 
 def bound_input(x: Handle | None, mean: Handle | None, rstd: Handle | None) -> None:
     """From now on what a layer norm's input `x` decodes to is bound by its statistics. What is exact stays so."""
