@@ -6,7 +6,7 @@ from cffi import FFI
 
 HERE = pathlib.Path(__file__).parent
 SOURCES = sorted(str(path.relative_to(HERE.parent)) for path in HERE.glob("*.c") if path.name != "_native.c")
-HEADERS = ["planes.h", "pointwise.h", "reduce.h", "threads.h"]
+HEADERS = ["attention.h", "planes.h", "pointwise.h", "reduce.h", "threads.h"]
 
 
 def declarations(header: str) -> str:

@@ -27,6 +27,7 @@ static const dafi_isa_t scalar = {
     .add_regular = add_regular,
     .widen = widen,
     .narrow = narrow,
+    .attend = dafi_attend_reference,
 };
 #if defined(__x86_64__)
 extern const dafi_isa_t dafi_isa_avx512, dafi_isa_avx2;

@@ -10,6 +10,7 @@
 #include "tree_kernels.h"
 #include "column_kernels.h"
 #include "exact_kernels.h"
+#include "attention_kernels.h"
 
 static bool is_available(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

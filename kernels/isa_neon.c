@@ -8,6 +8,7 @@
 #include "tree_kernels.h"
 #include "column_kernels.h"
 #include "exact_kernels.h"
+#include "attention_kernels.h"
 
 static bool is_available(void) {
     return true;

@@ -75,5 +75,6 @@ const dafi_isa_t JOIN(dafi_isa_, ISA_NAME) = {
     .add_regular = add_regular,
     .widen = widen,
     .narrow = narrow,
+    .attend = attend,
     .stream = HAS_STREAMING ? stream : NULL,
 };

@@ -4,6 +4,8 @@
 #define FN static inline __attribute__((always_inline))
 #define ISA_NAME avx2
 #define HAS_STREAMING 1 /* v_stream writes past the caches; 64-byte aligned */
+#define PRODUCT_ROWS 6  /* rows and vectors of sums that stay in registers */
+#define PRODUCT_VECS 1
 
 typedef struct vf {
     __m256 a, b;
@@ -41,6 +43,9 @@ FN vf v_sub(vf x, vf y) {
 }
 FN vf v_mul(vf x, vf y) {
     return EACH_F(_mm256_mul_ps, x, y);
+}
+FN vf v_fma(vf x, vf y, vf z) { /* rounds once: not for codecs */
+    return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
 FN vf v_div(vf x, vf y) {
     return EACH_F(_mm256_div_ps, x, y);

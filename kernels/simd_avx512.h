@@ -4,6 +4,8 @@
 #define FN static inline __attribute__((always_inline))
 #define ISA_NAME avx512
 #define HAS_STREAMING 1 /* v_stream writes past the caches; 64-byte aligned */
+#define PRODUCT_ROWS 8  /* rows and vectors of sums that stay in registers */
+#define PRODUCT_VECS 2
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -29,6 +31,9 @@ FN vf v_sub(vf a, vf b) {
 }
 FN vf v_mul(vf a, vf b) {
     return _mm512_mul_ps(a, b);
+}
+FN vf v_fma(vf a, vf b, vf c) { /* rounds once: not for codecs */
+    return _mm512_fmadd_ps(a, b, c);
 }
 FN vf v_div(vf a, vf b) {
     return _mm512_div_ps(a, b);

@@ -4,6 +4,8 @@
 #define FN static inline __attribute__((always_inline))
 #define ISA_NAME neon
 #define HAS_STREAMING 0
+#define PRODUCT_ROWS 6 /* rows and vectors of sums that stay in registers */
+#define PRODUCT_VECS 1
 
 typedef struct vf {
     float32x4_t q[4];
@@ -40,6 +42,9 @@ FN vf v_sub(vf x, vf y) {
 }
 FN vf v_mul(vf x, vf y) {
     EACH(vf, vmulq_f32(x.q[k], y.q[k]));
+}
+FN vf v_fma(vf x, vf y, vf z) { /* rounds once: not for codecs */
+    EACH(vf, vfmaq_f32(z.q[k], x.q[k], y.q[k]));
 }
 FN vf v_div(vf x, vf y) {
     EACH(vf, vdivq_f32(x.q[k], y.q[k]));

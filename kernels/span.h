@@ -6,6 +6,7 @@
  */
 #ifndef DAF_SPAN_H
 #define DAF_SPAN_H
+#include "attention.h"
 #include "codec.h"
 #include "exact.h"
 
@@ -74,6 +75,7 @@ typedef struct dafi_isa {
     void (*add_regular)(uint32_t dtype, const void *src, uint64_t num, float *sum, uint32_t *count);
     void (*widen)(uint32_t dtype, const void *src, const float *less, uint64_t num, float *x);
     void (*narrow)(uint32_t dtype, const float *x, const float *plus, uint64_t num, void *dst, bool is_streaming);
+    void (*attend)(const dafi_attention_job_t *job, const dafi_attention_item_t *item);
     void (*stream)(void *to, const void *from, size_t size); /* whole lines past the caches; NULL: there is no such */
 } dafi_isa_t;
 

@@ -2,7 +2,8 @@
 
 Its backward works out exp(q k - lse) from the saved q, k and log-sum-exp. Were q and k coded and lse exact, the
 exponent would no longer fit and gradients would explode. So only q, k, v (and the mask) are stored, and out and lse
-are restored together by one more fused forward over what q, k, v decode to.
+are restored together by one more forward over what q, k, v decode to: in C where that is the faster (again_on_cpu),
+else by the op itself.
 
 On a device there are many such ops, and not all can be run again: with dropout, or from packages that nobody here
 knows. Those of KINDS are tried at their first save, over the true q, k and v: what comes out must be what came out.
@@ -11,6 +12,7 @@ Any other op with attention in its name has all that it saves passed through, ex
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from daf.kernels import isa
+from daf.kernels.attention import MAX_HEAD_WIDTH, Heads, attend
 from daf.quant.derive import peek, source
 from daf.quant.handles import Derived, Handle, Held, Kept, Recipe, View, is_coded
 from daf.quant.joint import Joint
@@ -32,16 +36,60 @@ Forward = Callable[..., tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One fused op. `forward(q, k, v, mask, is_causal, scale)` gives out and lse; `mask`, `lse`: names in the node."""
+    """One fused op. `forward(q, k, v, mask, is_causal, scale)` gives out and lse; `mask`, `lse`: names in the node.
+
+    `again`: the same but for rounding, and faster.
+    """
 
     forward: Forward
     mask: str
     lse: str
+    again: Forward | None = None
 
 
 def _on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     return op(q, k, v, 0.0, how[0], attn_mask=mask, scale=how[1])  # type: ignore[no-any-return]
+
+
+def again_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    """As the op, in C for what that takes. Shapes: q [B, H, L, E], k, v [B, H, S, E]; out as q, lse [B, H, L]."""
+    is_causal, scale = how
+    if mask is not None and mask.dtype == torch.float32:
+        mask = mask.expand(*q.shape[:3], k.shape[2])
+    if not _is_for_c(q, k, v, mask, scale):
+        return _on_cpu(q, k, v, mask, *how)
+    batch, heads, length, width = q.shape
+    out, lse = torch.empty_like(q), q.new_empty(batch, length, heads)
+    attend(
+        _heads(q),
+        _heads(k),
+        _heads(v),
+        None if mask is None else _heads(mask),
+        sizes=(batch, heads, length, k.shape[2], width),
+        scale=1 / math.sqrt(width) if scale is None else scale,
+        is_causal=is_causal,
+        out=_heads(out),
+        lse=lse.data_ptr(),
+    )
+    return out, lse.transpose(1, 2)
+
+
+def _is_for_c(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> bool:
+    tensors = (q, k, v) if mask is None else (q, k, v, mask)
+    return (
+        all(x.dtype == torch.float32 and x.is_cpu and x.stride(-1) == 1 and x.numel() > 0 for x in tensors)
+        and k.shape == v.shape
+        and q.shape[:2] == k.shape[:2]
+        and q.shape[3] == k.shape[3] <= MAX_HEAD_WIDTH
+        and (scale is None or scale > 0)
+        and isa() != "scalar"
+    )
+
+
+def _heads(tensor: Tensor) -> Heads:
+    batch, head, row, _ = tensor.stride()
+    return Heads(tensor.data_ptr(), (batch, head, row))
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, _mask: None, *how: Any) -> tuple[Tensor, Tensor]:
@@ -55,7 +103,9 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *how: Any) 
 
 
 KINDS = {
-    "ScaledDotProductFlashAttentionForCpuBackward0": Kind(_on_cpu, "_saved_attn_mask", "_saved_logsumexp"),
+    "ScaledDotProductFlashAttentionForCpuBackward0": Kind(
+        _on_cpu, "_saved_attn_mask", "_saved_logsumexp", again_on_cpu
+    ),
     "ScaledDotProductFlashAttentionBackward0": Kind(_flash, "", "_saved_logsumexp"),
     "ScaledDotProductEfficientAttentionBackward0": Kind(_efficient, "_saved_attn_bias", "_saved_log_sumexp"),
 }
@@ -86,9 +136,10 @@ def _forward_again(node: Any, kind: Kind) -> Joint | None:
         return None
     _pair(query, key, value)
     how = (node._saved_is_causal, node._saved_scale)
+    again = kind.again or kind.forward
 
     def forward() -> dict[Hashable, Tensor]:
-        out, lse = kind.forward(query(), key(), value(), mask and mask(), *how)
+        out, lse = again(query(), key(), value(), mask and mask(), *how)
         return {"out": out, "lse": lse}
 
     # Whoever reads the output reads a mean of v; noise in q and k hardly reaches it.
