@@ -49,7 +49,7 @@ typedef struct strip {
     uint64_t first; /* index of its first element */
     float x[DAF_GROUP * DAFI_TILE_COLS] __attribute__((aligned(64)));
     uint8_t edge[DAF_GROUP * DAFI_TILE_COLS * 4]; /* the elements of a tile that the matrix does not fill */
-    uint16_t mask[DAFI_MAX_PLANES + 1][DAF_GROUP * DAFI_STRIP_TILES];
+    uint16_t mask[DAFI_MAX_PLANES + 1][DAF_GROUP * DAFI_STRIP_TILES] __attribute__((aligned(64)));
     uint16_t counts[16][STRIP_COLS];
     uint8_t head[DAFI_MAX_PLANES + 1][STRIP_COLS * 8];
 } strip_t;
@@ -190,24 +190,70 @@ static uint16_t *row_at(strip_t *strip, uint32_t s, uint32_t r) {
     return &strip->mask[s][r * DAFI_STRIP_TILES];
 }
 
+/* Whether every row of a strip is one aligned word of a plane, and so in one page. */
+static bool has_words(const task_t *task, const strip_t *strip) {
+    return strip->num_cols == STRIP_COLS && task->coder->cols % STRIP_COLS == 0;
+}
+
+/* The rows of plane s, between the planes and the strip. */
+static void move_words(const task_t *task, strip_t *strip, uint32_t s, bool to_planes) {
+    const daf_planes_t *planes = task->planes;
+    uint8_t *const *pages = planes->pages + planes->first_page[s], *row = (uint8_t *)strip->mask[s];
+    uint32_t shift = (uint32_t)__builtin_ctz(planes->page_bytes), num_rows = strip->tile.num_rows;
+    uint64_t offset = strip->first / 8, step = task->coder->cols / 8, rest = planes->page_bytes - 1;
+    for (uint32_t r = 0; r < num_rows; r++, offset += step, row += 8) {
+        uint8_t *word = pages[offset >> shift] + (offset & rest);
+        if (to_planes)
+            memcpy(word, row, 8);
+        else
+            memcpy(row, word, 8);
+    }
+}
+
+static void move_rows(const task_t *task, strip_t *strip, uint32_t s, bool to_planes) {
+    if (!strip->tile.mask[s]) return;
+    if (has_words(task, strip)) {
+        if (to_planes)
+            move_words(task, strip, s, true);
+        else
+            move_words(task, strip, s, false);
+        return;
+    }
+    for (uint32_t r = 0; r < strip->tile.num_rows; r++) {
+        uint64_t index = strip->first + r * task->coder->cols;
+        if (to_planes)
+            put_row(task->planes, s, index, strip->num_cols, row_at(strip, s, r));
+        else
+            get_row(task->planes, s, index, strip->num_cols, row_at(strip, s, r));
+    }
+}
+
+/* What codes all 64 columns at once, if there is such. */
+static dafi_tile_fn strip_fn(const strip_t *strip, const dafi_tile_fn *by_kernel) {
+    int kernel = strip->tile.codec->kernel;
+    return kernel < 0 || strip->num_cols < STRIP_COLS ? NULL : by_kernel[kernel];
+}
+
 static void encode_strip(const task_t *task, uint64_t band, uint64_t col, strip_t *strip) {
     place_strip(task, band, col, task->coder->bits, strip);
-    for (uint32_t t = 0; t * DAFI_TILE_COLS < strip->num_cols; t++) encode_tile(task, strip, t);
+    dafi_tile_fn whole = strip_fn(strip, dafi_isa_now()->encode_strip);
+    strip->tile.src = task->src + byte_of(task, strip, 0);
+    if (whole) whole(&strip->tile);
+    for (uint32_t t = 0; !whole && t * DAFI_TILE_COLS < strip->num_cols; t++) encode_tile(task, strip, t);
     move_heads(task, strip, true);
-    for (uint32_t s = 0; s <= task->coder->bits; s++)
-        for (uint32_t r = 0; strip->tile.mask[s] && r < strip->tile.num_rows; r++)
-            put_row(task->planes, s, strip->first + r * task->coder->cols, strip->num_cols, row_at(strip, s, r));
+    for (uint32_t s = 0; s <= task->coder->bits; s++) move_rows(task, strip, s, true);
 }
 
 static void decode_strip(const task_t *task, uint64_t band, uint64_t col, strip_t *strip) {
     place_strip(task, band, col, task->planes->num_streams - 1, strip);
     move_heads(task, strip, false);
-    for (uint32_t s = 0; s < task->planes->num_streams; s++)
-        for (uint32_t r = 0; strip->tile.mask[s] && r < strip->tile.num_rows; r++)
-            get_row(task->planes, s, strip->first + r * task->coder->cols, strip->num_cols, row_at(strip, s, r));
+    for (uint32_t s = 0; s < task->planes->num_streams; s++) move_rows(task, strip, s, false);
     if (dafi_isa_now()->count_strip && strip->tile.codec->kernel >= DAFI_FIRST_TREE)
         dafi_isa_now()->count_strip(&strip->tile, strip->counts);
-    for (uint32_t t = 0; t * DAFI_TILE_COLS < strip->num_cols; t++) decode_tile(task, strip, t);
+    dafi_tile_fn whole = strip_fn(strip, dafi_isa_now()->decode_strip);
+    strip->tile.dst = task->dst + byte_of(task, strip, 0);
+    if (whole) whole(&strip->tile);
+    for (uint32_t t = 0; !whole && t * DAFI_TILE_COLS < strip->num_cols; t++) decode_tile(task, strip, t);
 }
 
 static void encode_bands(void *context, int64_t first, int64_t last) {

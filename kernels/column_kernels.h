@@ -41,7 +41,24 @@ FN void tile_decode_escaped(const dafi_tile_t *tile, uint32_t escaped) {
 
 /* --- min/max --- */
 
-/* Writes the headers, as dafi_minmax_head; returns the columns that are escaped. */
+/* Writes the headers of sixteen groups, as dafi_minmax_head; returns codes per unit, times 2^16. */
+FN vf minmax_heads(uint8_t *heads, uint32_t num_bits, vf least, vf most, vf *low) {
+    vi bits = v_as_int(v_add(least, v_set1(0.0f)));
+    vi low_half = i_srl(i_add_where(bits, i_test(bits, i_set1(0x80000000u)), i_set1(0xffff)), 16);
+    *low = from_halves(low_half);
+    vf scale = v_div(v_sub(most, *low), v_set1((float)((1u << num_bits) - 1)));
+    scale = v_choose(v_gt(v_set1(DAFI_LEAST_SCALE), scale), v_set1(0.0f), scale);
+    vi scale_half = i_srl(i_add(v_as_int(scale), i_set1(0xffff)), 16);
+    i_store(heads, i_add(low_half, i_sll(scale_half, 16)));
+    scale = from_halves(scale_half);
+    return v_zero_unless(v_gt(scale, v_set1(0.0f)), v_div(v_set1(65536.0f), scale));
+}
+
+FN uint32_t irregular(vf least, vf most) {
+    return outside(m_and(v_gt(least, v_set1(-DAFI_HUGE)), v_gt(v_set1(DAFI_HUGE), most)));
+}
+
+/* Writes the headers; returns the columns that are escaped. */
 FN uint32_t tile_choose_minmax(const dafi_tile_t *tile, vf *low, vf *inverse) {
     vf least = tile_load(tile, 0), most = least;
     vm is_nan = v_unordered(least, least);
@@ -50,17 +67,8 @@ FN uint32_t tile_choose_minmax(const dafi_tile_t *tile, vf *low, vf *inverse) {
         least = v_min(least, x), most = v_max(most, x);
         is_nan = m_or(is_nan, v_unordered(x, x));
     }
-    vi bits = v_as_int(v_add(least, v_set1(0.0f)));
-    vi low_half = i_srl(i_add_where(bits, i_test(bits, i_set1(0x80000000u)), i_set1(0xffff)), 16);
-    *low = from_halves(low_half);
-    vf scale = v_div(v_sub(most, *low), v_set1((float)((1u << tile->job.bits) - 1)));
-    scale = v_choose(v_gt(v_set1(DAFI_LEAST_SCALE), scale), v_set1(0.0f), scale);
-    vi scale_half = i_srl(i_add(v_as_int(scale), i_set1(0xffff)), 16);
-    i_store(tile->head[0], i_add(low_half, i_sll(scale_half, 16)));
-    scale = from_halves(scale_half);
-    *inverse = v_zero_unless(v_gt(scale, v_set1(0.0f)), v_div(v_set1(65536.0f), scale));
-    vm is_regular = m_and(v_gt(least, v_set1(-DAFI_HUGE)), v_gt(v_set1(DAFI_HUGE), most));
-    return m_bits(is_nan) | outside(is_regular);
+    *inverse = minmax_heads(tile->head[0], tile->job.bits, least, most, low);
+    return m_bits(is_nan) | irregular(least, most);
 }
 
 FN void tile_put_codes(const dafi_tile_t *tile, uint32_t r, vi codes) {
@@ -101,13 +109,19 @@ FN vi tile_codes(const dafi_tile_t *tile, uint32_t r) {
     return codes;
 }
 
+/* dafi_minmax_affine of sixteen groups; returns the columns that are escaped. */
+FN uint32_t tile_affine(const uint8_t *head, uint32_t width, vf *low, vf *step) {
+    vi heads = i_load(head);
+    vf least = from_halves(heads), scale = i_as_float(i_and(heads, i_set1(0xffff0000u)));
+    *step = v_mul(scale, v_set1((float)width));
+    *low = v_add(least, v_mul(scale, v_set1((float)(width - 1) * 0.5f)));
+    return m_bits(v_unordered(least, least));
+}
+
 static void tile_decode_minmax(const dafi_tile_t *tile) {
-    vi heads = i_load(tile->head[0]);
-    vf low = from_halves(heads), scale = i_as_float(i_and(heads, i_set1(0xffff0000u)));
-    uint32_t escaped = m_bits(v_unordered(low, low)), width = 1u << (tile->job.bits - tile->job.live);
+    vf low, step;
+    uint32_t escaped = tile_affine(tile->head[0], 1u << (tile->job.bits - tile->job.live), &low, &step);
     bool is_streaming = tile->is_streaming && !escaped;
-    vf step = v_mul(scale, v_set1((float)width));
-    low = v_add(low, v_mul(scale, v_set1((float)(width - 1) * 0.5f)));
     for (uint32_t r = 0; r < tile->num_rows; r++)
         tile_store(tile, r, v_add(low, v_mul(step, i_to_float(tile_codes(tile, r)))), is_streaming);
     tile_decode_escaped(tile, escaped);

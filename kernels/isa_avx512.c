@@ -9,6 +9,7 @@
 #include "minmax_kernels.h"
 #include "tree_kernels.h"
 #include "column_kernels.h"
+#include "strip_kernels.h"
 #include "exact_kernels.h"
 #include "attention_kernels.h"
 

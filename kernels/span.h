@@ -69,6 +69,8 @@ typedef struct dafi_isa {
     dafi_span_fn decode[DAFI_NUM_KERNELS];
     dafi_tile_fn encode_tile[DAFI_NUM_KERNELS];
     dafi_tile_fn decode_tile[DAFI_NUM_KERNELS];
+    dafi_tile_fn encode_strip[DAFI_NUM_KERNELS]; /* of a strip's first tile, all 64 columns; NULL: tile by tile */
+    dafi_tile_fn decode_strip[DAFI_NUM_KERNELS];
     void (*count_strip)(const dafi_tile_t *first, uint16_t (*counts)[64]); /* of each node of a tree, per column */
     const dafi_exact_t *exact;
     /* sum and count of the regular elements at each place; x = elements - less; elements = plus + x. */

@@ -114,7 +114,7 @@ def cases(draw: st.DrawFn) -> Case:
     name = draw(st.sampled_from(sorted(WIDTHS)))
     group = draw(st.sampled_from(["run", "column"]))
     has_rows = group == "column" or name == "dual"
-    cols = draw(st.sampled_from([1, 3, 8, 16, 24, 48, 100])) if has_rows else 0
+    cols = draw(st.sampled_from([1, 3, 8, 16, 24, 48, 64, 100, 192])) if has_rows else 0
     rows = draw(st.integers(0, 700)) if cols else 0
     return Case(
         spec=Spec(name, draw(st.integers(1, WIDTHS[name])), group),

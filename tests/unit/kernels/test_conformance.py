@@ -57,6 +57,23 @@ def test_tensors_too_big_for_the_caches_have_the_reference_bytes(isa: str, page_
     assert case.run() == expected
 
 
+@pytest.mark.parametrize("isa", [name for name in kernels.available_isas() if name != "scalar"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "spec",
+    [*(kernels.Spec("minmax", bits, "column") for bits in range(1, 9)),
+     *(kernels.Spec(codec, bits, "column") for codec in ("meansplit", "support") for bits in range(1, 5))],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["normal", "wild"])
+def test_strips_of_64_columns_have_the_reference_bytes(isa: str, dtype: str, spec: kernels.Spec, kind: str) -> None:
+    for cols, rows in ((64, 257), (192, 299), (128 + 40, 255)):
+        case = Case(spec, dtype, rows * cols, cols, 0, kind, spec.bits, 512)
+        expected = reference(case)
+        kernels.set_isa(isa)
+        assert case.run() == expected
+
+
 @pytest.mark.parametrize("group", ["run", "column"])
 @pytest.mark.parametrize("codec", ["minmax-sr", "meansplit", "support", "dual"])
 def test_any_number_of_threads_gives_the_same_bytes(codec: str, group: str) -> None:
