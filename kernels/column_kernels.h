@@ -158,25 +158,25 @@ FN uint32_t tile_roots(const dafi_tile_t *tile, bool has_support, forest_t *fore
 typedef uint8_t node_bytes_t[DAF_GROUP][DAFI_TILE_COLS];
 
 /* Cuts every element at its node's mean: plane s, and the sums and counts of the upper parts. */
-FN void tile_cut(const dafi_tile_t *tile, uint32_t s, bool has_support, const vf *means, node_bytes_t nodes, vf *sum,
+FN void tile_cut(dafi_tile_t tile, uint32_t s, bool has_support, const vf *means, node_bytes_t nodes, vf *sum,
                  vf *count) {
     uint32_t num = 1u << (s - 1);
     vf sums[8], thresholds[8];
     vi counts[8];
     for (uint32_t i = 0; i < num; i++) sums[i] = v_set1(0.0f), counts[i] = i_set1(0), thresholds[i] = means[i];
-    for (uint32_t r = 0; r < tile->num_rows; r++) {
-        vf x = tile_row(tile, r), threshold = thresholds[0];
+    for (uint32_t r = 0; r < tile.num_rows; r++) {
+        vf x = tile_row(&tile, r), threshold = thresholds[0];
         vi node = s == 1 ? i_set1(0) : i_load_u8(nodes[r]);
         for (uint32_t i = 1; i < num; i++) threshold = v_choose(i_eq(node, i_set1(i)), thresholds[i], threshold);
         vm is_upper = v_gt(x, threshold);
         if (has_support) is_upper = m_and(is_upper, v_not_zero(x));
-        tile_put(tile, s, r, is_upper);
+        tile_put(&tile, s, r, is_upper);
         for (uint32_t i = 0; i < num; i++) {
             vm is_mine = s == 1 ? is_upper : i_eq_where(is_upper, node, i_set1(i));
             sums[i] = v_add_where(sums[i], is_mine, x);
             counts[i] = i_count(counts[i], is_mine);
         }
-        if (s < tile->job.bits) i_store_u8(nodes[r], i_count(i_add(node, node), is_upper));
+        if (s < tile.job.bits) i_store_u8(nodes[r], i_count(i_add(node, node), is_upper));
     }
     for (uint32_t i = 0; i < num; i++) sum[i] = sums[i], count[i] = i_to_float(counts[i]);
 }
@@ -207,7 +207,7 @@ FN void tile_split(const dafi_tile_t *tile, uint32_t s, const vf *upper_sum, con
 FN void tile_level(const dafi_tile_t *tile, uint32_t s, bool has_support, node_bytes_t nodes, forest_t *forest) {
     vf sum[8], count[8];
     if (s > tile->job.bits) return;
-    tile_cut(tile, s, has_support, forest->mean, nodes, sum, count);
+    tile_cut(*tile, s, has_support, forest->mean, nodes, sum, count);
     tile_split(tile, s, sum, count, forest);
 }
 
@@ -231,11 +231,12 @@ FN void count_rows(const dafi_tile_t *tile, bool has_support, uint32_t live, uin
     uint8_t bytes[64];
     vb upper[16];
     for (uint32_t h = 0; h < 1u << live; h++) upper[h] = b_zero();
+    for (uint32_t c = 0; !has_support && c < 64; c++) counts[0][c] = (uint16_t)tile->num_rows;
     for (; row < end; row++) {
         uint64_t in[16], plane;
         in[0] = ~0ull;
         if (has_support) memcpy(&in[0], &tile->mask[0][row * DAFI_STRIP_TILES], 8);
-        upper[0] = b_count(upper[0], in[0]);
+        if (has_support) upper[0] = b_count(upper[0], in[0]);
         UNROLL_WORDS(4)
         for (uint32_t s = 1; s <= live; s++) {
             memcpy(&plane, &tile->mask[s][row * DAFI_STRIP_TILES], 8);
@@ -309,19 +310,29 @@ PICK(pick_of_8, pick_of_4)
 PICK(pick_of_16, pick_of_8)
 #undef PICK
 
+FN void tile_pick_rows(dafi_tile_t tile, const vf *leaf, bool has_support, uint32_t live, uint32_t dtype,
+                       bool is_streaming) {
+    tile.dtype = dtype;
+    for (uint32_t r = 0; r < tile.num_rows; r++) {
+        vm planes[5];
+        UNROLL_WORDS(4)
+        for (uint32_t s = 1; s <= live; s++) planes[s] = tile_get(&tile, s, r);
+        vf x = pick_of_16(leaf, planes, 0, 0, live);
+        if (has_support) x = v_zero_unless(tile_get(&tile, 0, r), x);
+        tile_store(&tile, r, x, is_streaming);
+    }
+}
+
 FN void tile_decode_tree(const dafi_tile_t *tile, bool has_support, uint32_t live) {
     vf leaf[16], means = from_halves(i_load_u16(tile->head[0]));
     uint32_t escaped = m_bits(v_unordered(means, means));
-    bool is_streaming = tile->is_streaming && !escaped;
     tile_leaves(tile, has_support, live, leaf);
-    for (uint32_t r = 0; r < tile->num_rows; r++) {
-        vm planes[5];
-        UNROLL_WORDS(4)
-        for (uint32_t s = 1; s <= live; s++) planes[s] = tile_get(tile, s, r);
-        vf x = pick_of_16(leaf, planes, 0, 0, live);
-        if (has_support) x = v_zero_unless(tile_get(tile, 0, r), x);
-        tile_store(tile, r, x, is_streaming);
-    }
+    if (tile->dtype == DAF_FLOAT32 && tile->is_streaming && !escaped)
+        tile_pick_rows(*tile, leaf, has_support, live, DAF_FLOAT32, true);
+    else if (tile->dtype == DAF_FLOAT32)
+        tile_pick_rows(*tile, leaf, has_support, live, DAF_FLOAT32, false);
+    else
+        tile_pick_rows(*tile, leaf, has_support, live, tile->dtype, false);
     tile_decode_escaped(tile, escaped);
 }
 
