@@ -31,11 +31,11 @@ FN uint32_t outside(vm m) {
 }
 
 FN void tile_encode_escaped(const dafi_tile_t *tile, uint32_t escaped) {
-    for (uint32_t c = 0; escaped >> c; c++)
+    for (uint32_t c = 0; escaped && c < DAFI_TILE_COLS; c++)
         if ((escaped >> c) & 1u) dafi_tile_encode_column(tile, c);
 }
 FN void tile_decode_escaped(const dafi_tile_t *tile, uint32_t escaped) {
-    for (uint32_t c = 0; escaped >> c; c++)
+    for (uint32_t c = 0; escaped && c < DAFI_TILE_COLS; c++)
         if ((escaped >> c) & 1u) dafi_tile_decode_column(tile, c);
 }
 
