@@ -1,13 +1,16 @@
-"""Convolutions in slices of the batch, where memory is short.
+"""Convolutions and the backward of batch norms in slices, where memory is short.
 
 oneDNN copies what a convolution reads and writes into a layout of its own. For a whole batch these copies take as much
-again as two activations, at the very peak of a step; slice by slice they take next to nothing. Only the sum over the
-slices, the weight's gradient, is rounded in another order than torch's. While there is room, torch's own op runs.
+again as two activations, at the very peak of a step; in slices of the batch they take next to nothing. Only the sum
+over the slices, the weight's gradient, is rounded in another order than torch's. A batch norm's backward takes an
+activation for itself too. Channels know nothing of each other there, so slices of channels give what the whole gives.
+While there is room, torch's own ops run.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +19,9 @@ from torch import Tensor
 _DIMS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
-_KEY = torch._C.DispatchKey.CompositeExplicitAutograd  # where torch's own kernels are registered
+_KEY = torch._C.DispatchKey.CompositeExplicitAutograd  # where torch's own convolutions are registered
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_NORM_BACKWARD = "native_batch_norm_backward"
 
 
 def _forward(*arguments: Any) -> Tensor:
@@ -28,20 +33,25 @@ def _backward(*arguments: Any) -> Gradients:
 
 
 class Slices:
-    """Stands before torch's convolutions on the CPU while `max_bytes`, the most input that a slice takes, is not 0."""
+    """Stands before torch's ops on the CPU while `max_bytes`, the most input that a slice takes, is not 0."""
 
     def __init__(self) -> None:
         self.max_bytes = 0
         self._library: torch.library.Library | None = None
+        self._norm: Any = None  # torch's own kernel of a batch norm's backward
 
     def resize(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         if max_bytes and self._library is None:
+            self._norm = _kernel(_NORM_BACKWARD)
+            ours = {"convolution": self.forward, "convolution_backward": self.backward}
+            if self._norm is not None:
+                ours[_NORM_BACKWARD] = self.norm_backward
             self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch tells of kernels that are overridden
-                self._library.impl("convolution", self.forward, "CPU")  # type: ignore[no-untyped-call]
-                self._library.impl("convolution_backward", self.backward, "CPU")  # type: ignore[no-untyped-call]
+                for name, function in ours.items():
+                    self._library.impl(name, function, "CPU")  # type: ignore[no-untyped-call]
         elif not max_bytes and self._library is not None:
             self._library._destroy()  # type: ignore[no-untyped-call]
             self._library = None
@@ -73,10 +83,31 @@ class Slices:
             grad_weight, grad_bias = _sum(grad_weight, to_weight), _sum(grad_bias, to_bias)
         return grad_x, grad_weight, grad_bias
 
-    def _num_slices(self, x: Tensor) -> int:
+    def norm_backward(self, grad: Tensor, x: Tensor, *rest: Any) -> Gradients:
+        """`rest` is the weight and four statistics, of the channels, and three settings, the last says what is wanted.
+
+        Slices are gathered, so that torch takes the same way as over the whole.
+        """
+        num_slices = self._num_slices(x, 1)
+        if num_slices == 1:
+            return self._norm.call_boxed(_CPU, grad, x, *rest)  # type: ignore[no-any-return]
+        grad_x = torch.empty_like(x) if rest[-1][0] else None
+        columns = ((x if grad_x is None else grad_x).chunk(num_slices, 1), grad.chunk(num_slices, 1))
+        numbers = (_split(tensor, num_slices) for tensor in rest[:5])
+        sums: list[tuple[Tensor | None, Tensor | None]] = []
+        for place, part, piece, *some in zip(*columns, x.chunk(num_slices, 1), *numbers, strict=True):
+            dense = (tensor.contiguous(memory_format=_format(x)) for tensor in (part, piece))
+            to_x, to_weight, to_bias = self._norm.call_boxed(_CPU, *dense, *some, *rest[5:])
+            if grad_x is not None:
+                place.copy_(to_x)
+            sums.append((to_weight, to_bias))
+        to_weights, to_biases = zip(*sums, strict=True)
+        return grad_x, _join(to_weights), _join(to_biases)
+
+    def _num_slices(self, x: Tensor, dim: int = 0) -> int:
         if x.nbytes <= self.max_bytes or not self.max_bytes:
             return 1
-        return len(x.chunk(min(len(x), -(-x.nbytes // self.max_bytes))))
+        return len(x.chunk(min(x.shape[dim], -(-x.nbytes // self.max_bytes)), dim))
 
 
 def _format(tensor: Tensor) -> torch.memory_format:
@@ -88,3 +119,21 @@ def _format(tensor: Tensor) -> torch.memory_format:
 
 def _sum(total: Tensor | None, part: Tensor | None) -> Tensor | None:
     return part if total is None or part is None else total.add_(part)
+
+
+def _split(numbers: Tensor | None, num_slices: int) -> Sequence[Tensor | None]:
+    """Those of each slice of the channels; nothing, or an empty tensor, goes to every slice."""
+    return numbers.chunk(num_slices) if numbers is not None and len(numbers) else [numbers] * num_slices
+
+
+def _join(parts: Sequence[Tensor | None]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None
+
+
+def _kernel(name: str) -> Any:
+    """Torch's own kernel, to be called while another stands before it; None where this torch cannot give it."""
+    try:
+        return torch.library.get_kernel(f"aten::{name}", "CPU")
+    except (AttributeError, RuntimeError):
+        return None
