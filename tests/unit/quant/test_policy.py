@@ -23,6 +23,15 @@ class TightArena(HostArena):
         return {**super().stats(), "evicted_bytes_total": self.evicted_bytes}
 
 
+class PeakArena(HostArena):
+    """A HostArena that says what a step took, as a test wants it."""
+
+    peak_bytes = 0
+
+    def stats(self) -> dict[str, int]:
+        return {**super().stats(), "peak_live_bytes": self.peak_bytes}
+
+
 def make_net() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 8))
@@ -65,6 +74,27 @@ def test_a_step_that_had_to_evict_makes_the_next_plan_smaller_by_what_went() -> 
         for _ in range(2):
             step(net)
         assert planned_bytes(engine) == after
+
+
+@pytest.mark.parametrize(
+    ("peaks_percent", "is_tight"),
+    [
+        ((50, 50, 50), (True, True, True)),  # sparing steps came to half: others might not fit
+        ((30, 70, 70), (True, False, False)),  # 70 was a step that did not spare
+        ((30, 85, 85), (True, False, True)),
+    ],
+)
+def test_what_sparing_steps_took_is_not_what_others_will_take(
+    peaks_percent: tuple[int, ...], is_tight: tuple[bool, ...]
+) -> None:
+    arena = PeakArena()
+    engine = Engine(arena, bits=2)
+    found = []
+    for after_percent in peaks_percent:
+        engine.policy.begin_step()
+        found.append(engine.policy.tight_budget() > 0)
+        arena.peak_bytes = after_percent * arena.budget_bytes // 100
+    assert tuple(found) == is_tight
 
 
 def test_batches_of_all_lengths_are_not_sampled_at_every_step() -> None:
