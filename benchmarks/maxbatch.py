@@ -50,7 +50,7 @@ class Search:
                 too_large = batch
             if fits == 0 and too_large <= self._granule:
                 return 0
-            batch = self._round((fits + too_large) / 2 if too_large else fits * GROWTH)
+            batch = self._round((fits + too_large) / 2 if too_large else max(fits * GROWTH, fits + self._granule))
         return fits
 
     def _round(self, batch: float) -> int:
