@@ -147,7 +147,7 @@ def summary(task: str, method: str, results: list[dict[str, Any]], plain: list[f
         "metric": results[0]["name"],
         "mean": mean,
         "spread": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "loss_against_plain": sign * (statistics.mean(plain[: len(values)] or values) - mean),
+        "loss_against_plain": sign * (statistics.mean(plain[: len(values)] or values) - mean) or 0.0,
         "saved_ratio": statistics.mean(result["saved_ratio"] for result in results),
         "seconds": statistics.median(result["seconds"] for result in results),
         "values": values,
