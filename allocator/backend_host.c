@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #define RENEW_BYTES 65536u
+#define HUGE_BYTES (UINT64_C(2) << 20)
 #define RESERVED MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
 
 static bool can_span; /* one call moves several mappings: Linux 6.17 */
@@ -41,10 +42,17 @@ static daf_status_t host_decommit(void *self, uint8_t *base, uint64_t num_bytes)
     return madvise(base, num_bytes, MADV_DONTNEED) == 0 ? DAF_OK : DAF_SYSTEM;
 }
 
+/* A wish: where the system refuses it, pages stay small. */
+static void host_prefer_huge(void *self, uint8_t *base, uint64_t num_bytes) {
+    (void)self;
+    uint64_t before = -(uintptr_t)base % HUGE_BYTES;
+    if (num_bytes >= before + HUGE_BYTES)
+        madvise(base + before, (num_bytes - before) / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
+}
+
 /* Older kernels clear the target before they find that the source is more than one mapping: they move aside first,
  * which fails without a trace. */
-static daf_status_t host_move(void *self, uint8_t *from, uint8_t *to, uint64_t num_bytes) {
-    (void)self;
+static daf_status_t move_pages(uint8_t *from, uint8_t *to, uint64_t num_bytes) {
     int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
     if (can_span) return mremap(from, num_bytes, num_bytes, flags | MREMAP_DONTUNMAP, to) == to ? DAF_OK : DAF_SYSTEM;
     void *aside = mremap(from, num_bytes, num_bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
@@ -54,6 +62,14 @@ static daf_status_t host_move(void *self, uint8_t *from, uint8_t *to, uint64_t n
     return map_afresh(to, num_bytes) ? DAF_OK : DAF_SYSTEM;
 }
 
+/* Addresses that are left without memory must not prefer huge pages any more: one would bring more than is counted. */
+static daf_status_t host_move(void *self, uint8_t *from, uint8_t *to, uint64_t num_bytes) {
+    (void)self;
+    daf_status_t status = move_pages(from, to, num_bytes);
+    if (status == DAF_OK) map_afresh(from, num_bytes);
+    return status;
+}
+
 static daf_backend_t host = {
     .name = "host",
     .unit_bytes = 4096,
@@ -61,6 +77,7 @@ static daf_backend_t host = {
     .unreserve = host_unreserve,
     .commit = host_commit,
     .decommit = host_decommit,
+    .prefer_huge = host_prefer_huge,
     .move = host_move,
 };
 

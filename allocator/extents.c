@@ -125,6 +125,12 @@ static bool split(daf_arena_t *arena, uint32_t id, uint64_t num_bytes) {
     return true;
 }
 
+static void prefer_huge(daf_arena_t *arena, const dafi_extent_t *extent) {
+    const daf_backend_t *backend = &arena->backend;
+    if (backend->prefer_huge)
+        backend->prefer_huge(backend->self, arena->tensors.base + extent->offset, extent->num_bytes);
+}
+
 /* Turn [offset, offset + num_bytes) of a clean extent dirty: whole units, room for them in the budget. */
 static bool commit_range(daf_arena_t *arena, uint32_t id, uint64_t offset, uint64_t num_bytes) {
     dafi_tensors_t *zone = &arena->tensors;
@@ -140,7 +146,7 @@ static bool commit_range(daf_arena_t *arena, uint32_t id, uint64_t offset, uint6
     arena->counts.grows++;
     arena->counts.grown_bytes += num_bytes;
     zone->top_bytes = dafi_max(zone->top_bytes, offset + num_bytes);
-    settle(arena, id);
+    prefer_huge(arena, dafi_extent(zone, settle(arena, id)));
     return true;
 }
 
@@ -297,6 +303,7 @@ void dafi_tensors_renew(daf_arena_t *arena) {
         extent = dafi_extent(zone, owner_at(zone, at));
         uint64_t bytes = dafi_min(extent->num_bytes, zone->top_bytes - at);
         if (extent->state == DAFI_DIRTY || extent->state == DAFI_CLEAN) dafi_renew(arena, zone->base + at, bytes);
+        if (extent->state == DAFI_DIRTY) prefer_huge(arena, extent);
     }
 }
 

@@ -55,6 +55,12 @@ static daf_status_t strict_decommit(void *self, uint8_t *base, uint64_t num_byte
     return mprotect(base, num_bytes, PROT_NONE) ? DAF_SYSTEM : DAF_OK;
 }
 
+/* Only what is committed: the rest cannot be read. */
+static void strict_prefer_huge(void *self, uint8_t *base, uint64_t num_bytes) {
+    uint64_t unit = *(const uint64_t *)self;
+    for (uint64_t at = 0; at < num_bytes; at += unit) (void)*(volatile uint8_t *)(base + at);
+}
+
 static daf_status_t strict_move(void *self, uint8_t *from, uint8_t *to, uint64_t num_bytes) {
     uint64_t unit = *(const uint64_t *)self;
     if ((uintptr_t)from % unit || (uintptr_t)to % unit || num_bytes % unit) fail("move of a part of a unit");
@@ -219,6 +225,7 @@ static void run(uint64_t unit_bytes, const char *spill_dir, int num_rounds, uint
         .unreserve = strict_unreserve,
         .commit = strict_commit,
         .decommit = strict_decommit,
+        .prefer_huge = strict_prefer_huge,
         .move = unit_bytes == 4096 ? strict_move : NULL,
     };
     daf_arena_config_t config = {

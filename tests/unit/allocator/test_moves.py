@@ -109,6 +109,24 @@ def test_after_many_moves_the_process_has_few_mappings_and_every_block_is_whole(
         arena.free(checked(entry))
 
 
+def test_a_huge_page_never_brings_memory_that_is_not_counted(arena: Arena) -> None:
+    num_bytes, count = 8 * MIB, 12
+    blocks = [arena.alloc(num_bytes) for _ in range(2 * count)]
+    for block in blocks:
+        mark(block, num_bytes, 1)
+    for block in blocks[::2]:
+        arena.free(block)
+    large = arena.alloc(num_bytes * count)  # takes the memory of the holes
+    mark(large, num_bytes * count, 2)
+    parts = [arena.alloc(5 * MIB - PAGE) for _ in range(count)]  # one in each hole, no whole number of huge pages
+    before = arena.stats()["process_resident_bytes"]
+    for part in parts:
+        mark(part, 5 * MIB - PAGE, 3)
+    assert arena.stats()["process_resident_bytes"] - before < count * 5 * MIB + MIB
+    for block in (*blocks[1::2], large, *parts):
+        arena.free(block)
+
+
 def checked(entry: tuple[int, int, int]) -> int:
     block, num_bytes, value = entry
     assert shows(block, num_bytes, value)
