@@ -1,6 +1,6 @@
 """Batch norm before ReLU: its input need not be stored, because it follows from the output.
 
-    x -> batch norm -> (+ shortcut) -> ReLU -> y
+    x -> batch norm -> (+ shortcut) -> ReLU -> y          the shortcut: another ReLU's output, or another batch norm's
 
 Where y > 0 the chain can be walked back: x = ((y - shortcut) - bias) / (weight * invstd) + mean. Where y = 0 the
 gradient is zero too, so x is needed there only for the small term x^ * mean(g x^), and the mean of a normal variable
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from daf.kernels.pointwise import walk_back
-from daf.quant.derive import peek, source
+from daf.quant.derive import derive, peek, source
 from daf.quant.doubt import Answer
 from daf.quant.handles import Derived, Handle, Recipe, View, slot_of
 from daf.quant.importance import BATCH_NORMS
@@ -43,11 +43,18 @@ def follow(output: View, node: Any, may_follow: Callable[[Slot], bool]) -> None:
     elif before.name() == "AddBackward0" and getattr(before, "_saved_alpha", 1) == 1:
         (left, _), (right, _) = before.next_functions
         for norm, other in ((left, right), (right, left)):
-            if norm is not None and other is not None and norm.name() in BATCH_NORMS and other.name() == RELU:
-                shortcut = source(other, "_saved_result")
+            if norm is not None and other is not None and norm.name() in BATCH_NORMS:
+                shortcut = _shortcut(other)
                 if shortcut is not None:
                     _follow_norm(output, norm, shortcut, may_follow)
-                return
+                    return
+
+
+def _shortcut(node: Any) -> Recipe | None:
+    """What was added to the norm's output: a ReLU's, or another norm's, which stores its own input then."""
+    if node.name() == RELU:
+        return source(node, "_saved_result")
+    return derive(node) if node.name() in BATCH_NORMS else None
 
 
 def _follow_norm(output: View, norm: Any, shortcut: Recipe | None, may_follow: Callable[[Slot], bool]) -> None:
