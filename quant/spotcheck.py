@@ -141,6 +141,8 @@ class SpotCheck:
 
     def see(self, frame: Frame, handle: Handle, tensor: Tensor) -> None:
         """A tensor was saved in `frame`, as `handle`."""
+        if not self._is_learning and (self._target is None or self._target.key[0] != frame.path):
+            return
         if threading.get_ident() == self._thread:
             with self._careful():
                 self._see(frame, handle, tensor)
