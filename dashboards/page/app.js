@@ -82,11 +82,12 @@ class Page {
   /** Ask who is there, and look at somebody: who was looked at before, else the newest live process. */
   async refresh() {
     const { processes } = await this.source.get("v1/processes");
+    const before = this.process?.state;
     this.processes = processes;
     const wanted = this.wanted();
     this.listProcesses(wanted);
     if (wanted !== this.chosen) await this.load(wanted);
-    else this.render();
+    else if (!this.isPaused || this.process?.state !== before) this.render();
   }
 
   /** A run that ended stays in view until a newer one starts, or for good where somebody chose it. */

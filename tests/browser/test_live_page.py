@@ -129,6 +129,7 @@ def test_pausing_the_stream_holds_the_numbers(serving: Serving, run: Training, n
     page.get_by_role("button", name="Pause").click()
     before = page.locator("#memory-legend").inner_text()
     page.wait_for_timeout(2500)
+    page.evaluate("import('/page/app.js').then(({ page }) => page.refresh())")  # as when other runs come and go
     assert page.locator("#memory-legend").inner_text() == before
     page.get_by_role("button", name="Resume").click()
     wait_for(lambda: page.locator("#memory-legend").inner_text() != before)
