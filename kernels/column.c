@@ -72,6 +72,7 @@ static void place_strip(const task_t *task, uint64_t band, uint64_t col, uint32_
     *tile = (dafi_tile_t){
         .stride_bytes = coder->cols * dafi_itemsize(coder->dtype),
         .x = strip->x,
+        .counts = (const uint16_t(*)[STRIP_COLS])strip->counts,
         .first_group = band * coder->cols + col,
         .seed = task->seed,
         .num_rows = left_rows < DAF_GROUP ? (uint32_t)left_rows : DAF_GROUP,

@@ -1,14 +1,7 @@
-/* The fast paths of min/max over whole strips: 64 columns, so that a row's codes are 64 bytes, a row of a plane is one
+/* The fast paths over whole strips: 64 columns, so that a row's codes are 64 bytes, a row of a plane is one
  * word, and four lines of elements are read or written side by side. What is narrower goes tile by tile. */
 
 #define STRIP_TILES DAFI_STRIP_TILES
-/* Tiles whose ranges are found at a time: as many as their sums stay in registers. */
-#if defined(ISA_UNROLLS)
-#define RANGE_TILES 4
-#else
-#define RANGE_TILES 1
-#endif
-
 /* Calls `macro` with a number of planes as a constant. Sanitizers do without, for the build's time. */
 #if defined(DAF_NO_UNROLL)
 #define EACH_BITS(bits, macro) macro(bits);
@@ -39,6 +32,7 @@ FN dafi_tile_t strip_tile(const dafi_tile_t *first, uint32_t t) {
     size_t offset = t * DAFI_TILE_COLS * itemsize(first->dtype);
     if (tile.src) tile.src += offset;
     if (tile.dst) tile.dst += offset;
+    tile.counts = (const uint16_t(*)[64])(*first->counts + t * DAFI_TILE_COLS);
     tile.first_group += t * DAFI_TILE_COLS;
     for (uint32_t s = 0; s <= tile.job.bits; s++) {
         if (tile.mask[s]) tile.mask[s] += t;
@@ -103,29 +97,36 @@ typedef struct range {
     vm is_nan[STRIP_TILES];
 } range_t;
 
+#define RANGE_ROWS 8u /* read side by side, while the next as many are fetched */
+
 /* Two rows at a time: one comparison finds a NaN in either. */
-FN void strip_range(const dafi_tile_t *first, uint32_t from, range_t *range) {
-    uint32_t dtype = first->dtype, num_rows = first->num_rows;
-    size_t stride_bytes = first->stride_bytes, tile_bytes = DAFI_TILE_COLS * itemsize(dtype);
-    const uint8_t *at = first->src + from * tile_bytes;
-    vf least[RANGE_TILES], most[RANGE_TILES];
-    vm is_nan[RANGE_TILES];
-    UNROLL(4)
-    for (uint32_t t = 0; t < RANGE_TILES; t++) {
-        least[t] = most[t] = load16(dtype, at + t * tile_bytes);
-        is_nan[t] = v_unordered(least[t], least[t]);
-    }
-    for (uint32_t r = num_rows % 2; r < num_rows; r += 2) {
-        const uint8_t *row = at + r * stride_bytes;
-        UNROLL(4)
-        for (uint32_t t = 0; t < RANGE_TILES; t++) {
-            vf x = load16(dtype, row + t * tile_bytes), y = load16(dtype, row + stride_bytes + t * tile_bytes);
-            least[t] = v_min(least[t], v_min(x, y)), most[t] = v_max(most[t], v_max(x, y));
-            is_nan[t] = m_or(is_nan[t], v_unordered(x, y));
+FN void strip_range_rows(const dafi_tile_t *first, uint32_t from, uint32_t end, range_t *range) {
+    uint32_t dtype = first->dtype;
+    size_t stride_bytes = first->stride_bytes;
+    for (uint32_t t = 0; t < STRIP_TILES; t++) {
+        const uint8_t *at = first->src + t * DAFI_TILE_COLS * itemsize(dtype);
+        vf least = range->least[t], most = range->most[t];
+        vm is_nan = range->is_nan[t];
+        for (uint32_t r = from; r < end; r += 2) {
+            __builtin_prefetch(at + (r + RANGE_ROWS) * stride_bytes);
+            __builtin_prefetch(at + (r + RANGE_ROWS + 1) * stride_bytes);
+            vf x = load16(dtype, at + r * stride_bytes);
+            vf y = load16(dtype, at + (r + 1 < end ? r + 1 : r) * stride_bytes);
+            least = v_min(least, v_min(x, y)), most = v_max(most, v_max(x, y));
+            is_nan = m_or(is_nan, v_unordered(x, y));
         }
+        range->least[t] = least, range->most[t] = most, range->is_nan[t] = is_nan;
     }
-    for (uint32_t t = 0; t < RANGE_TILES; t++)
-        range->least[from + t] = least[t], range->most[from + t] = most[t], range->is_nan[from + t] = is_nan[t];
+}
+
+FN void strip_range(const dafi_tile_t *first, range_t *range) {
+    uint32_t num_rows = first->num_rows;
+    for (uint32_t t = 0; t < STRIP_TILES; t++) {
+        vf x = load16(first->dtype, first->src + t * DAFI_TILE_COLS * itemsize(first->dtype));
+        range->least[t] = range->most[t] = x, range->is_nan[t] = v_unordered(x, x);
+    }
+    for (uint32_t r = 0; r < num_rows; r += RANGE_ROWS)
+        strip_range_rows(first, r, r + RANGE_ROWS < num_rows ? r + RANGE_ROWS : num_rows, range);
 }
 
 FN void strip_encode_rows(const dafi_tile_t *first, const vf *low, const vf *inverse, uint32_t bits) {
@@ -149,7 +150,7 @@ static void strip_encode_minmax(const dafi_tile_t *first) {
     range_t range;
     vf low[STRIP_TILES], inverse[STRIP_TILES];
     uint32_t escaped[STRIP_TILES];
-    for (uint32_t t = 0; t < STRIP_TILES; t += RANGE_TILES) strip_range(first, t, &range);
+    strip_range(first, &range);
     for (uint32_t t = 0; t < STRIP_TILES; t++) {
         inverse[t] = minmax_heads(first->head[0] + t * DAFI_TILE_COLS * 4, first->job.bits, range.least[t],
                                   range.most[t], &low[t]);
@@ -159,4 +160,56 @@ static void strip_encode_minmax(const dafi_tile_t *first) {
     EACH_BITS(first->job.bits, ENCODE)
 #undef ENCODE
     strip_escaped(first, escaped, true);
+}
+
+/* --- mean-split and support: decoding --- */
+
+FN void strip_pick_rows(const dafi_tile_t *first, vf (*leaf)[16], bool has_support, uint32_t live, uint32_t dtype,
+                        bool is_streaming) {
+    uint32_t num_rows = first->num_rows;
+    uint8_t *dst = first->dst;
+    for (uint32_t r = 0; r < num_rows; r++, dst += first->stride_bytes) {
+        uint64_t row[5];
+        UNROLL_WORDS(5)
+        for (uint32_t s = has_support ? 0 : 1; s <= live; s++) row[s] = strip_words(first, s)[r];
+        UNROLL_WORDS(4)
+        for (uint32_t t = 0; t < STRIP_TILES; t++) {
+            vm planes[5];
+            UNROLL_WORDS(5)
+            for (uint32_t s = has_support ? 0 : 1; s <= live; s++) planes[s] = m_from((uint16_t)(row[s] >> 16 * t));
+            vf x = pick_of_16(leaf[t], planes, 0, 0, live);
+            if (has_support) x = v_zero_unless(planes[0], x);
+            store16(dtype, dst + 16 * t * itemsize(dtype), x, is_streaming);
+        }
+    }
+}
+
+FN void strip_decode_tree(const dafi_tile_t *first, bool has_support, uint32_t live) {
+    vf leaf[STRIP_TILES][16];
+    uint32_t escaped[STRIP_TILES], any = 0;
+    for (uint32_t t = 0; t < STRIP_TILES; t++) {
+        dafi_tile_t tile = strip_tile(first, t);
+        vf means = from_halves(i_load_u16(tile.head[0]));
+        escaped[t] = m_bits(v_unordered(means, means));
+        any |= escaped[t];
+        tile_leaves(&tile, has_support, live, leaf[t]);
+    }
+    if (first->dtype == DAF_FLOAT32 && first->is_streaming && !any)
+        strip_pick_rows(first, leaf, has_support, live, DAF_FLOAT32, true);
+    else if (first->dtype == DAF_FLOAT32)
+        strip_pick_rows(first, leaf, has_support, live, DAF_FLOAT32, false);
+    else
+        strip_pick_rows(first, leaf, has_support, live, first->dtype, false);
+    strip_escaped(first, escaped, false);
+}
+
+static void strip_decode_meansplit(const dafi_tile_t *first) {
+#define DECODE(live) strip_decode_tree(first, false, live)
+    EACH_WIDTH(first->job.live, DECODE)
+#undef DECODE
+}
+static void strip_decode_support(const dafi_tile_t *first) {
+#define DECODE(live) strip_decode_tree(first, true, live)
+    EACH_WIDTH(first->job.live, DECODE)
+#undef DECODE
 }
