@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 Sizes = tuple[int, ...]
 
@@ -62,7 +63,7 @@ def _cols(order: list[int], sizes: Sizes, numel: int) -> int:
     if not order:
         return 1
     cols = sizes[order[0]]
-    for axis, outer in zip(order[1:], order[2:], strict=False):
+    for axis, outer in pairwise(order[1:]):
         if axis > outer or numel // (cols * sizes[axis]) < GROUP:
             break
         cols *= sizes[axis]
