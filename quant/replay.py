@@ -9,7 +9,6 @@ the output must come out the same to the last bit. A module with random or hidde
 
 from __future__ import annotations
 
-import functools
 import re
 import weakref
 from collections.abc import Hashable
@@ -31,12 +30,12 @@ OUTPUT = "output"
 
 def is_candidate(module: nn.Module) -> bool:
     kind = type(module)
-    return _is_cheap(kind.__name__, kind.__module__) and not module._modules and not module._buffers
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_cheap(name: str, defined_in: str) -> bool:
-    return _CHEAP.search(name) is not None and not defined_in.startswith("torch.")
+    return (
+        _CHEAP.search(kind.__name__) is not None
+        and not kind.__module__.startswith("torch.")
+        and not module._modules
+        and not module._buffers
+    )
 
 
 class Call:
