@@ -144,7 +144,7 @@ def test_twins_refuse_what_the_reference_refuses(triton_process: TritonProcess) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [87, 90])
+@pytest.mark.parametrize("capability", [80, 87, 90])
 def test_every_kernel_compiles_to_ptx_that_rounds_as_the_reference_does(capability: int, tmp_path: Any) -> None:
     require_package("triton", extra="gpu")
     command = [sys.executable, "-m", "daf.kernels.triton_ptx", str(capability), str(tmp_path)]
