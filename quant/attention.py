@@ -149,12 +149,13 @@ def _forward_again(node: Any, kind: Kind) -> Joint | None:
 
 
 def _pair(query: Recipe, key: Recipe, value: Recipe) -> None:
-    """The slots of query, key and value know each other, in this order; -1: stored as it is."""
-    handles = [recipe.sources[0] for recipe in (query, key, value)]
-    slots = [handle.stored.slot if is_coded(handle) else None for handle in handles]
-    for slot in slots:
-        if slot is not None:
-            slot.partners = tuple(-1 if one is None else one.id for one in slots)
+    """Noise in any of the three gets into the gradients of query and key."""
+    slots = [handle.stored.slot for recipe in (query, key) for handle in recipe.sources if is_coded(handle)]
+    partners = tuple(slot.id for slot in slots)
+    for recipe in (query, key, value):
+        for handle in recipe.sources:
+            if is_coded(handle):
+                handle.stored.slot.partners = partners
 
 
 _INPUTS = ("_saved_query", "_saved_key", "_saved_value")

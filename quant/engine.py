@@ -285,7 +285,7 @@ class Engine:
             if slot.spec is not None and slot.spec.codec in EXACT:
                 self.ledger.note_exact(stored)
             elif self.policy.probe.is_on:
-                self.policy.probe.see_slot(slot, tensor)
+                self.policy.probe.see_slot(slot.id, tensor)
         if stored is None:
             return self._keep(tensor, "not_worth_it")
         stored.note_reader(frame.path)

@@ -1,10 +1,9 @@
 """Importance: how much gradient error the loss of precision at a slot would cause.
 
-Sampled from the ordinary backward, with no passes of its own. In a sampled step these are noted:
+Sampled from the ordinary backward, with no passes of its own. In a sampled step three things are noted:
 
     at each layer l with weights   |x|^2 of its input, |g|^2 of the gradient at its output
     at each slot s                 the distortion curve of its codec (a few groups), |g|^2 of the gradient there
-    at each layer norm             |g|^2 of the gradient that it passes on, and of all that its input gets
     the order of all of these in the forward
 
 Energies come from stretches spread evenly over a large tensor, so a sampled step costs little more than another.
@@ -15,19 +14,16 @@ Noise in what is saved reaches the gradient in two ways:
                          makes noise r * N_l in it, N_l = taps * |g_l|^2 |x_l|^2 / rows: what the gradient's energy
                          would be if rows did not agree.
     down the backward    noise in a factor of the chain rule (norms, activation functions, attention) makes noise of
-                         energy c_op * r * |g_s|^2 in the gradient that flows on. Behind the layer norm before it, this
-                         joins the gradient t of the trunk, and all weights before get their share of its noise as
-                         they get it of t: N_l / |t|^2 each. The norm lets noise pass as it does the gradient.
+                         energy c_op * r * |g_s|^2 in the gradient that flows on, and from there in every layer before,
+                         each of which turns it into weight noise in the ratio N_l / |g_l|^2.
 
-So   error^2(s) = r(s) * ( sum of N_l over its readers  +  c_op |g_s|^2 * pass / |t|^2 * sum of N_l over those before ).
+So   error^2(s) = r(s) * ( sum of N_l over its readers  +  c_op |g_s|^2 * sum over layers l before s of N_l / |g_l|^2 ).
 docs/design/importance.md shows how well this ranks slots against the true error.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,10 +57,6 @@ SAVES_OUTPUT = frozenset(
 LOGARITHMS = frozenset({"LogSoftmaxBackward0"})
 # Products: noise in one factor gets into the gradient of the other.
 PRODUCTS = frozenset({"BmmBackward0", "BaddbmmBackward0", "MulBackward0"})
-# How much of the noise in attention's scores shows in the gradient of v, a sum over queries: a key's is alike for all,
-# a query's is its own. Measured in MiniLM.
-SAME_FOR_ALL, ONES_OWN = 0.6, 0.25
-EMBEDDING = "EmbeddingBackward0"
 LAYER_NORM = "NativeLayerNormBackward0"
 SAMPLED_ROWS = 64
 STRETCH = 1024  # elements
@@ -108,26 +100,10 @@ class BatchNorm:
 
 
 @dataclass(slots=True)
-class LayerNorm:
-    """One call of a layer norm.
-
-    flow         energy that flows on from it per relative energy of noise in its input
-    grad_energy  of the gradient that flows on from it
-    trunk        of all of the gradient at its input, a residual's that bypasses the norm included
-    """
-
-    clock: int
-    flow: float = 0.0
-    grad_energy: float = 0.0
-    trunk: float = 0.0
-
-
-@dataclass(slots=True)
 class SlotSample:
     """What one sampled step showed of a slot. grad_energy is that of the gradient that flows on from there.
 
     mean_square is that of the content, where noise counts by itself and not in proportion to it (LOGARITHMS).
-    channels, of q, k and v: the mean square of every channel, and of what is left of it without its mean over tokens.
     num_saves counts the tensors of the step: a model that is called many times before one backward saves as often. The
     last of them stands for all.
     """
@@ -136,10 +112,6 @@ class SlotSample:
     num_saves: int = 1
     grad_energy: float = 0.0
     mean_square: float = 1.0
-    channels: tuple[Tensor, Tensor] | None = None
-
-
-_UNSEEN = SlotSample(0)
 
 
 @dataclass(slots=True)
@@ -150,7 +122,7 @@ class Probe:
     clock: int = 0
     layers: dict[str, Layer] = field(default_factory=dict)
     batch_norms: dict[str, BatchNorm] = field(default_factory=dict)
-    layer_norms: dict[str, LayerNorm] = field(default_factory=dict)
+    layer_norms: dict[str, float] = field(default_factory=dict)  # energy that flows on per relative energy of noise
     slots: dict[int, SlotSample] = field(default_factory=dict)
     _product: tuple[int, Sequence[Slot]] = (-1, ())
 
@@ -168,13 +140,9 @@ class Probe:
         if not args or type(output) is not Tensor:
             return
         x, node = args[0], output.grad_fn
-        if type(x) is not Tensor or node is None:
+        if type(x) is not Tensor or not x.is_floating_point() or node is None:
             return
-        if node.name() == EMBEDDING:
-            self._see_layer(Layer(path, 0, 1.0, 1.0), node)  # every gradient goes to a row of its own
-        elif not x.is_floating_point():
-            return
-        elif node.name() == LAYER_NORM:
+        if node.name() == LAYER_NORM:
             # A module that ends in a norm of its own is not that norm: its input is another tensor.
             if isinstance(module, nn.LayerNorm) if weight is None else weight.shape == x.shape[-1:]:
                 self._see_layer_norm(path, weight, x, node)
@@ -198,26 +166,15 @@ class Probe:
         normal = centred * rstd[:, None]
         share = x.numel() / rows.numel()
         mean_square = rows.square().mean()
-        self.clock += 1
-        norm = self.layer_norms[path] = LayerNorm(self.clock)
-
-        def note_input(grads: tuple[Tensor | None, ...], _grad_outputs: object) -> None:
-            norm.grad_energy = _grads_energy(grads[:1])
-
-        def note_trunk(grads: tuple[Tensor | None, ...]) -> None:
-            norm.trunk = _grads_energy(grads)
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
             if grads[0] is not None:
                 scaled = _some_rows(grads[0].detach(), cols).float()
                 scaled = scaled if weight is None else scaled * weight.detach()
                 product = (scaled * normal).sum(1).square() + scaled.square().sum(1)
-                norm.flow = share * float((rstd**4 * mean_square * product).sum()) / cols
+                self.layer_norms[path] = share * float((rstd**4 * mean_square * product).sum()) / cols
 
         node.register_prehook(note)
-        node.register_hook(note_input)
-        if x.grad_fn is not None:
-            x.grad_fn.register_prehook(note_trunk)
 
     def _see_batch_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
         """The weight's gradient is the sum of g x^ over each channel."""
@@ -234,27 +191,24 @@ class Probe:
         hook = weight.register_hook(note_weight)  # type: ignore[no-untyped-call]
 
     def _see_weights(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
+        self.clock += 1
         # A kernel of k taps reads each input k times (over the stride's square: that is in the gradient's rows).
         is_convolution = weight.dim() > 2
         taps = weight[0, 0].numel() if is_convolution else 1
         channels = x.shape[1] if is_convolution else x.shape[-1]
-        self._see_layer(Layer(path, 0, energy_of(x), x.numel() / channels / taps), node)
-
-    def _see_layer(self, layer: Layer, node: Any) -> None:
-        self.clock += 1
-        layer.clock = self.clock
-        self.layers[layer.path] = layer
+        layer = Layer(path, self.clock, energy_of(x), x.numel() / channels / taps)
+        self.layers[path] = layer
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
             layer.grad_energy = _grads_energy(grads)
 
         node.register_prehook(note)
 
-    def see_slot(self, slot: Slot, tensor: Tensor) -> None:
+    def see_slot(self, slot_id: int, tensor: Tensor) -> None:
         """A tensor was encoded."""
         self.clock += 1
-        before = self.slots.get(slot.id)
-        sample = self.slots[slot.id] = SlotSample(self.clock, 1 if before is None else before.num_saves + 1)
+        before = self.slots.get(slot_id)
+        sample = self.slots[slot_id] = SlotSample(self.clock, 1 if before is None else before.num_saves + 1)
         node = tensor.grad_fn
 
         def note(grads: tuple[Tensor | None, ...], _grad_outputs: object = None) -> None:
@@ -262,8 +216,6 @@ class Probe:
 
         if node is not None and node.name() in LOGARITHMS:
             sample.mean_square = energy_of(tensor) / tensor.numel()
-        if not slot.ops.isdisjoint(ATTENTION) and tensor.is_floating_point() and tensor.dim() == 4:
-            sample.channels = _channel_squares(tensor)
         if node is not None and node.name() in SAVES_OUTPUT:
             node.register_hook(note)
         elif node is not None:
@@ -282,9 +234,9 @@ class Probe:
 
     def scores(self, slots: Iterable[Slot]) -> dict[int, float]:
         """error^2 per relative energy of noise, by slot id."""
-        reach = Reach(self)
+        layers = sorted(self.layers.values(), key=lambda layer: layer.clock)
         seen = [slot for slot in slots if slot.id in self.slots]
-        own = {slot.id: self._score(slot, reach) for slot in seen}
+        own = {slot.id: self._score(slot, layers) for slot in seen}
         # What follows from a slot's content shares its noise.
         return {slot.id: own[slot.id] + sum(own.get(follower, 0.0) for follower in slot.followers) for slot in seen}
 
@@ -293,46 +245,24 @@ class Probe:
         """A stand-in for the squared norm of the gradient: what the layers' would be if rows did not agree."""
         return sum(layer.noise_energy for layer in self.layers.values())
 
-    def _score(self, slot: Slot, reach: Reach) -> float:
+    def _score(self, slot: Slot, layers: list[Layer]) -> float:
+        sample = self.slots[slot.id]
         into_weights = sum(self.layers[path].noise_energy for path in slot.readers if path in self.layers)
-        clock, own = self.slots[slot.id].clock, self._norms_of(slot)
-        return into_weights + sum(
-            self._flow(slot, op) * reach.of(clock, own[-1] if own and op == LAYER_NORM else None) for op in slot.ops
-        )
-
-    def _norms_of(self, slot: Slot) -> list[LayerNorm]:
-        return [self.layer_norms[path] for path in slot.readers if path in self.layer_norms]
+        flow = sum(self._flow(slot, op) for op in slot.ops)
+        if not flow:
+            return into_weights
+        before = sum(layer.input_energy / layer.rows for layer in layers if layer.clock < sample.clock)
+        return into_weights + flow * before
 
     def _flow(self, slot: Slot, op: str) -> float:
         """Energy of the noise that flows on from `op`, per relative energy of noise in the slot."""
         if op in WEIGHT_OPS or op in NO_NOISE:
             return 0.0
         if op == LAYER_NORM:
-            seen = self._norms_of(slot)
+            seen = [self.layer_norms[path] for path in slot.readers if path in self.layer_norms]
             if seen:
-                return sum(norm.flow for norm in seen)
-        if op in ATTENTION and slot.id in slot.partners:
-            return self._attention_flow(slot)
+                return sum(seen)
         return self._passing(slot, op) * self._energy_after(slot, op)
-
-    def _attention_flow(self, slot: Slot) -> float:
-        """Of noise in q, k or v into the gradients of all three, per relative energy of noise.
-
-        What is the same for all tokens drops out of softmax: the means of k and v carry no gradient, and noise counts
-        beside what is left of them. It also gets into the scores q k / sqrt(E), where exp makes it relative noise.
-        """
-        q, k, v = (self.slots.get(slot_id, _UNSEEN) for slot_id in slot.partners)
-        both = q.grad_energy + k.grad_energy
-        if not (q.channels and k.channels and v.channels):
-            return 2.0 * both
-        share = [float(whole.mean() / centred.mean()) for whole, centred in (q.channels, k.channels, v.channels)]
-        if slot.id == slot.partners[2]:
-            return share[2] * both
-        if slot.id == slot.partners[1]:
-            scores = float((q.channels[0] * k.channels[1]).mean())
-            return share[1] * (q.grad_energy + scores * (both + SAME_FOR_ALL * v.grad_energy))
-        scores = float((q.channels[1] * k.channels[1]).mean())
-        return k.grad_energy + share[0] * scores * (both + ONES_OWN * v.grad_energy)
 
     def _passing(self, slot: Slot, op: str) -> float:
         """How much of the slot's relative noise passes into the gradient that flows on."""
@@ -348,35 +278,6 @@ class Probe:
         return sum(met)
 
 
-class Reach:
-    """How much noise in the gradient, somewhere in the backward, reaches the weights before. Made once a sample."""
-
-    def __init__(self, probe: Probe) -> None:
-        layers = sorted(probe.layers.values(), key=lambda layer: layer.clock)
-        self._layer_clocks = [layer.clock for layer in layers]
-        self._noise = [0.0, *accumulate(layer.noise_energy for layer in layers)]
-        self._raw = [0.0, *accumulate(layer.input_energy / layer.rows for layer in layers)]
-        self._norms = sorted(probe.layer_norms.values(), key=lambda norm: norm.clock)
-        self._norm_clocks = [norm.clock for norm in self._norms]
-        # Most of what a norm passes on comes from the loudest gradient between it and the next.
-        self._loudest = [0.0] * (len(self._norms) + 1)
-        for sample in probe.slots.values():
-            behind = bisect_left(self._norm_clocks, sample.clock)
-            self._loudest[behind] = max(self._loudest[behind], sample.grad_energy)
-
-    def of(self, clock: int, own: LayerNorm | None) -> float:
-        """Energy that gets to the weights before `clock` per energy of noise there; `own`: the norm that it flows from.
-
-        Before the first norm the loudest gradient is the trunk. Without any, as if noise reached every layer as it is.
-        """
-        num_layers, behind = bisect_left(self._layer_clocks, clock), bisect_left(self._norm_clocks, clock)
-        norm, loudest = own or (self._norms[behind - 1] if behind else None), self._loudest[behind]
-        if norm is not None and norm.trunk:
-            passed = 1.0 if own or not loudest else norm.grad_energy / loudest
-            return passed / norm.trunk * self._noise[num_layers]
-        return self._noise[num_layers] / loudest if self._norms and loudest else self._raw[num_layers]
-
-
 def energy_of(tensor: Tensor) -> float:
     """The squared norm; of a large dense tensor an estimate, from stretches of its memory."""
     tensor = tensor.detach()
@@ -387,13 +288,6 @@ def energy_of(tensor: Tensor) -> float:
         return float(torch.linalg.vector_norm(tensor, dtype=torch.float32)) ** 2
     some = tensor.as_strided((num_stretches // every, STRETCH), (every * STRETCH, 1))
     return float(torch.linalg.vector_norm(some, dtype=torch.float32)) ** 2 * (tensor.numel() / some.numel())
-
-
-def _channel_squares(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean squares [H, E] of [B, H, T, E], and of what is left without the mean over T; of a few in the batch."""
-    some = tensor.detach()[:: max(1, len(tensor) // 4)].float()
-    centred = some - some.mean(2, keepdim=True)
-    return some.square().mean((0, 2)), centred.square().mean((0, 2)).clamp_min(1e-12)
 
 
 def _grads_energy(grads: tuple[Tensor | None, ...]) -> float:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 
 Sizes = tuple[int, ...]
-
-STRIP = 64  # columns that the kernels code side by side
-GROUP = 256  # rows of a column group
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +16,7 @@ class Layout:
     core_shape       shape with expanded (stride 0) axes cut to 1
     core_strides     strides of the tensor that decoding makes: dense, in the same axis order
     numel            distinct elements: the product of core_shape
-    cols             the width of a row for column groups
+    cols             extent of the innermost axis in memory: the width of a row for column groups
     is_dense         the distinct elements fill one stretch of memory without gaps
     is_expanded      some axis is repeated by a stride of 0
     """
@@ -50,21 +46,7 @@ def layout_of(shape: Sizes, strides: Sizes) -> Layout:
         numel *= core_shape[axis]
     if is_dense and not is_expanded:
         core_strides = list(strides)
-    cols = _cols(order, core_shape, numel)
+    cols = core_shape[order[0]] if order else 1
     if 0 in shape:
         numel = 0
     return Layout(shape, strides, core_shape, tuple(core_strides), numel, cols, is_dense, is_expanded)
-
-
-def _cols(order: list[int], sizes: Sizes, numel: int) -> int:
-    """The width of a row, as long as column groups stay full: the innermost axis, and with it the axes that a
-    transpose took out of the row (heads, of [batch, heads, tokens, 64] that lies as [batch, tokens, heads, 64]): each
-    head's features have a scale of their own. Several short rows make one that fills a strip."""
-    if not order:
-        return 1
-    cols = sizes[order[0]]
-    for axis, outer in pairwise(order[1:]):
-        if axis > outer or numel // (cols * sizes[axis]) < GROUP:
-            break
-        cols *= sizes[axis]
-    return STRIP if STRIP % cols == 0 and numel % STRIP == 0 and numel // STRIP >= GROUP else cols

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daf.quant import Engine, Wish
 from daf.quant.importance import Probe, energy_of
-from daf.quant.slots import Slot
 from tests.unit.quant.host_arena import HostArena
 
 
@@ -180,63 +178,5 @@ def test_the_noise_that_a_layer_norm_passes_on_is_estimated_well_even_where_its_
 
     noise = 0.05 * torch.randn(256, 64)
     made = energy_of(backward(x + noise) - backward(x))
-    estimated = probe.layer_norms["norm"].flow * energy_of(noise) / energy_of(x)
+    estimated = probe.layer_norms["norm"] * energy_of(noise) / energy_of(x)
     assert 0.7 < estimated / made < 1.4
-
-
-@pytest.mark.parametrize("noisy", ["query", "key", "value"])
-def test_the_noise_that_attention_passes_on_is_estimated_well_where_tokens_share_a_large_mean(noisy: str) -> None:
-    torch.manual_seed(0)
-    names = ("query", "key", "value")
-    inputs = {name: (torch.randn(2, 4, 64, 32) + 2 * torch.randn(4, 1, 32)).requires_grad_() * 1 for name in names}
-    grad = torch.randn(2, 4, 64, 32)
-
-    def gradients(values: list[Tensor]) -> list[Tensor]:
-        leaves = [value.detach().requires_grad_() for value in values]
-        return list(torch.autograd.grad(F.scaled_dot_product_attention(*leaves), leaves, grad))
-
-    slots = {name: Slot(id=n, key=(name, 1, torch.float32, 4)) for n, name in enumerate(names)}
-    probe = Probe()
-    probe.start()
-    for name, slot in slots.items():
-        slot.ops.add("ScaledDotProductFlashAttentionForCpuBackward0")
-        slot.partners = (0, 1, 2)
-        probe.see_slot(slot, inputs[name])
-    F.scaled_dot_product_attention(*inputs.values()).backward(grad)
-    noise = 0.05 * torch.randn(2, 4, 64, 32)
-    changed = [inputs[name] + noise if name == noisy else inputs[name] for name in names]
-    made = sum(energy_of(a - b) for a, b in zip(gradients(changed), gradients(list(inputs.values())), strict=True))
-    estimated = probe._attention_flow(slots[noisy]) * energy_of(noise) / energy_of(inputs[noisy])
-    assert 0.3 < estimated / made < 3.0
-
-
-class Adapted(nn.Module):
-    """A residual block that is frozen but for a small adapter, as LoRA has it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(128), nn.Linear(128, 512), nn.Linear(512, 128)
-        self.act = nn.GELU()
-        for parameter in self.parameters():
-            parameter.requires_grad_(False)
-        self.small = nn.Sequential(nn.Linear(128, 4, bias=False), nn.Linear(4, 512, bias=False))
-        nn.init.normal_(self.small[1].weight, std=0.01)  # type: ignore[arg-type]
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(x)
-        return x + self.down(self.act(self.up(y) + self.small(y)))
-
-
-def test_bits_go_to_what_an_adapter_reads_not_to_what_hardly_reaches_it() -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 128), *(Adapted() for _ in range(4)))
-    net[0].requires_grad_(False)
-    with Engine(HostArena(), bits="auto", wish=Wish(ratio=8.0)) as engine:
-        for _ in range(4):
-            net(torch.randn(512, 64)).square().mean().backward()
-        bits = {slot.name: slot.bits for slot in engine.slots()}
-    acts = [width for name, width in bits.items() if ".act" in name]
-    norms = [width for name, width in bits.items() if ".norm" in name]
-    assert acts
-    assert norms
-    assert max(acts) <= max(norms), bits
