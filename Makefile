@@ -42,7 +42,7 @@ demo: setup ## train a small GPT, plain and under DAF, with the live page; print
 	@$(BIN)/python -m daf.demo
 
 test: setup ## run the tests
-	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile
 
 oracle: setup ## a million operations on the arena and its Python twin
 	@$(BIN)/python -m tests.oracle --operations 1000000
