@@ -1,5 +1,6 @@
-/* Column groups: cuts a matrix into strips of 256 rows and 64 columns, and these into tiles of 16 columns, each column
- * of a tile a group. Bits stand in memory order, so a row of a strip is 64 consecutive bits of every plane. */
+/* Column groups: cuts a matrix into bands of 256 rows, these into strips of 64 columns, and these into tiles of 16,
+ * each column of a tile a group. Bits stand in memory order, so a row of a strip is 64 consecutive bits of every plane.
+ * Where a band is only 16 or 32 columns wide, four or two of them make a strip. */
 #include "numbers.h"
 #include "span.h"
 #include "threads.h"
@@ -44,10 +45,11 @@ void dafi_tile_decode_column(const dafi_tile_t *tile, uint32_t c) {
 
 /* A strip with the memory that its tiles point to: a thread's workspace. */
 typedef struct strip {
-    dafi_tile_t tile; /* the first one */
-    uint32_t num_cols;
-    uint64_t first; /* index of its first element */
-    float x[DAF_GROUP * DAFI_TILE_COLS] __attribute__((aligned(64)));
+    dafi_tile_t tile;   /* the first one */
+    uint32_t num_cols;  /* of all its bands */
+    uint32_t num_bands; /* 1, or so many that they have 64 columns */
+    uint64_t first;     /* index of its first element */
+    float x[DAF_GROUP * STRIP_COLS] __attribute__((aligned(64)));
     uint8_t edge[DAF_GROUP * DAFI_TILE_COLS * 4]; /* the elements of a tile that the matrix does not fill */
     uint16_t mask[DAFI_MAX_PLANES + 1][DAF_GROUP * DAFI_STRIP_TILES] __attribute__((aligned(64)));
     uint16_t counts[16][STRIP_COLS];
@@ -63,12 +65,21 @@ typedef struct task {
     bool is_streaming;
 } task_t;
 
-static void place_strip(const task_t *task, uint64_t band, uint64_t col, uint32_t live, strip_t *strip) {
+/* How many bands from `band` on, and before `end`, make a strip. */
+static uint32_t num_bands_at(const task_t *task, uint64_t band, uint64_t end) {
+    uint64_t cols = task->coder->cols, num = STRIP_COLS / cols;
+    if (cols != DAFI_TILE_COLS && cols != 2 * DAFI_TILE_COLS) return 1;
+    return band + num <= end && (band + num) * DAF_GROUP * cols <= task->coder->numel ? (uint32_t)num : 1;
+}
+
+static void place_strip(const task_t *task, uint64_t band, uint32_t num_bands, uint64_t col, uint32_t live,
+                        strip_t *strip) {
     const daf_coder_t *coder = task->coder;
     uint64_t row = band * DAF_GROUP, left_rows = coder->numel / coder->cols - row, left_cols = coder->cols - col;
     dafi_tile_t *tile = &strip->tile;
     strip->first = row * coder->cols + col;
-    strip->num_cols = left_cols < STRIP_COLS ? (uint32_t)left_cols : STRIP_COLS;
+    strip->num_bands = num_bands;
+    strip->num_cols = num_bands > 1 || left_cols > STRIP_COLS ? STRIP_COLS : (uint32_t)left_cols;
     *tile = (dafi_tile_t){
         .stride_bytes = coder->cols * dafi_itemsize(coder->dtype),
         .x = strip->x,
@@ -84,6 +95,11 @@ static void place_strip(const task_t *task, uint64_t band, uint64_t col, uint32_
     for (uint32_t s = 0; s <= DAFI_MAX_PLANES; s++) {
         tile->mask[s] = s || tile->codec->has_support ? strip->mask[s] : NULL;
         tile->head[s] = strip->head[s];
+    }
+    for (uint32_t t = 0; t < DAFI_STRIP_TILES; t++) {
+        uint64_t place = t * DAFI_TILE_COLS, below = num_bands > 1 ? place / coder->cols : 0;
+        place += below * (DAF_GROUP - 1) * coder->cols; /* one band of elements, less the columns already passed */
+        tile->offset[t] = place * dafi_itemsize(coder->dtype);
     }
 }
 
@@ -101,7 +117,7 @@ static uint32_t tile_of(const task_t *task, const strip_t *strip, uint32_t t, da
 }
 
 static uint64_t byte_of(const task_t *task, const strip_t *strip, uint32_t t) {
-    return (strip->first + t * DAFI_TILE_COLS) * dafi_itemsize(task->coder->dtype);
+    return strip->first * dafi_itemsize(task->coder->dtype) + strip->tile.offset[t];
 }
 
 static void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t size,
@@ -191,34 +207,51 @@ static uint16_t *row_at(strip_t *strip, uint32_t s, uint32_t r) {
     return &strip->mask[s][r * DAFI_STRIP_TILES];
 }
 
-/* Whether every row of a strip is one aligned word of a plane, and so in one page. */
+/* Whether every row of a band in the strip is one aligned word of a plane, and so in one page. */
 static bool has_words(const task_t *task, const strip_t *strip) {
-    return strip->num_cols == STRIP_COLS && task->coder->cols % STRIP_COLS == 0;
+    return strip->num_bands > 1 || (strip->num_cols == STRIP_COLS && task->coder->cols % STRIP_COLS == 0);
 }
 
-/* The rows of plane s, between the planes and the strip. */
-static void move_words(const task_t *task, strip_t *strip, uint32_t s, bool to_planes) {
+/* The rows of plane s, in words of `size` bytes a band, between the planes and the strip. */
+static inline __attribute__((always_inline)) void move_words(const task_t *task, strip_t *strip, uint32_t s,
+                                                             size_t size, bool to_planes) {
     const daf_planes_t *planes = task->planes;
-    uint8_t *const *pages = planes->pages + planes->first_page[s], *row = (uint8_t *)strip->mask[s];
+    uint8_t *const *pages = planes->pages + planes->first_page[s];
     uint32_t shift = (uint32_t)__builtin_ctz(planes->page_bytes), num_rows = strip->tile.num_rows;
-    uint64_t offset = strip->first / 8, step = task->coder->cols / 8, rest = planes->page_bytes - 1;
-    for (uint32_t r = 0; r < num_rows; r++, offset += step, row += 8) {
-        uint8_t *word = pages[offset >> shift] + (offset & rest);
-        if (to_planes)
-            memcpy(word, row, 8);
-        else
-            memcpy(row, word, 8);
+    uint64_t step = task->coder->cols / 8, rest = planes->page_bytes - 1;
+    for (uint32_t band = 0; band < 8 / size; band++) {
+        uint64_t offset = strip->first / 8 + band * DAF_GROUP * step;
+        uint8_t *row = (uint8_t *)strip->mask[s] + band * size;
+        for (uint32_t r = 0; r < num_rows; r++, offset += step, row += 8) {
+            uint8_t *word = pages[offset >> shift] + (offset & rest);
+            if (to_planes)
+                memcpy(word, row, size);
+            else
+                memcpy(row, word, size);
+        }
     }
 }
 
 static void move_rows(const task_t *task, strip_t *strip, uint32_t s, bool to_planes) {
     if (!strip->tile.mask[s]) return;
     if (has_words(task, strip)) {
-        if (to_planes)
-            move_words(task, strip, s, true);
-        else
-            move_words(task, strip, s, false);
-        return;
+#define MOVE(size)                                                                                                     \
+    if (to_planes)                                                                                                     \
+        move_words(task, strip, s, size, true);                                                                        \
+    else                                                                                                               \
+        move_words(task, strip, s, size, false)
+        switch (strip->num_bands) { /* constants, for moves of one instruction */
+        case 1:
+            MOVE(8);
+            return;
+        case 2:
+            MOVE(4);
+            return;
+        default:
+            MOVE(2);
+            return;
+        }
+#undef MOVE
     }
     for (uint32_t r = 0; r < strip->tile.num_rows; r++) {
         uint64_t index = strip->first + r * task->coder->cols;
@@ -235,8 +268,7 @@ static dafi_tile_fn strip_fn(const strip_t *strip, const dafi_tile_fn *by_kernel
     return kernel < 0 || strip->num_cols < STRIP_COLS ? NULL : by_kernel[kernel];
 }
 
-static void encode_strip(const task_t *task, uint64_t band, uint64_t col, strip_t *strip) {
-    place_strip(task, band, col, task->coder->bits, strip);
+static void encode_strip(const task_t *task, strip_t *strip) {
     dafi_tile_fn whole = strip_fn(strip, dafi_isa_now()->encode_strip);
     strip->tile.src = task->src + byte_of(task, strip, 0);
     if (whole) whole(&strip->tile);
@@ -245,8 +277,7 @@ static void encode_strip(const task_t *task, uint64_t band, uint64_t col, strip_
     for (uint32_t s = 0; s <= task->coder->bits; s++) move_rows(task, strip, s, true);
 }
 
-static void decode_strip(const task_t *task, uint64_t band, uint64_t col, strip_t *strip) {
-    place_strip(task, band, col, task->planes->num_streams - 1, strip);
+static void decode_strip(const task_t *task, strip_t *strip) {
     move_heads(task, strip, false);
     for (uint32_t s = 0; s < task->planes->num_streams; s++) move_rows(task, strip, s, false);
     if (dafi_isa_now()->count_strip && strip->tile.codec->kernel >= DAFI_FIRST_TREE)
@@ -257,18 +288,27 @@ static void decode_strip(const task_t *task, uint64_t band, uint64_t col, strip_
     for (uint32_t t = 0; !whole && t * DAFI_TILE_COLS < strip->num_cols; t++) decode_tile(task, strip, t);
 }
 
+static inline __attribute__((always_inline)) void over_strips(const task_t *task, uint64_t first, uint64_t last,
+                                                              uint32_t live,
+                                                              void (*work)(const task_t *task, strip_t *strip)) {
+    strip_t strip;
+    for (uint64_t band = first, num; band < last; band += num) {
+        num = num_bands_at(task, band, last);
+        for (uint64_t col = 0; col < task->coder->cols; col += STRIP_COLS) {
+            place_strip(task, band, (uint32_t)num, col, live, &strip);
+            work(task, &strip);
+        }
+    }
+}
+
 static void encode_bands(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
-    strip_t strip;
-    for (uint64_t band = (uint64_t)first; band < (uint64_t)last; band++)
-        for (uint64_t col = 0; col < task->coder->cols; col += STRIP_COLS) encode_strip(task, band, col, &strip);
+    over_strips(task, (uint64_t)first, (uint64_t)last, task->coder->bits, encode_strip);
 }
 
 static void decode_bands(void *context, int64_t first, int64_t last) {
     const task_t *task = context;
-    strip_t strip;
-    for (uint64_t band = (uint64_t)first; band < (uint64_t)last; band++)
-        for (uint64_t col = 0; col < task->coder->cols; col += STRIP_COLS) decode_strip(task, band, col, &strip);
+    over_strips(task, (uint64_t)first, (uint64_t)last, task->planes->num_streams - 1, decode_strip);
     if (task->is_streaming) dafi_stream_fence();
 }
 

@@ -129,97 +129,181 @@ static void tile_decode_minmax(const dafi_tile_t *tile) {
 
 /* --- mean-split and support --- */
 
-/* One level of sixteen trees, one in each lane. */
+/* One level of sixteen trees, one in each lane. Vectors are stored one by one: a struct of registers that is copied as
+ * a whole stays in memory throughout, also in the loop before. */
 typedef struct forest {
-    vf sum[16], count[16], mean[16];
-    vf root; /* distances of the roots' parts, as stored */
+    float sum[16][DAFI_TILE_COLS], count[16][DAFI_TILE_COLS], mean[16][DAFI_TILE_COLS];
+    float root[DAFI_TILE_COLS]; /* distances of the roots' parts, as stored */
 } forest_t;
 
-/* The roots; returns the columns that are escaped. */
-FN uint32_t tile_roots(const dafi_tile_t *tile, bool has_support, forest_t *forest) {
-    vf sum = v_set1(0.0f), most = sum;
-    vi count = i_set1(0);
-    for (uint32_t r = 0; r < tile->num_rows; r++) {
-        vf x = tile_load(tile, r);
+/* What the first pass over a tile finds. */
+typedef struct sums {
+    float sum[DAFI_TILE_COLS], most[DAFI_TILE_COLS];
+    uint32_t count[DAFI_TILE_COLS]; /* of the support */
+} sums_t;
+
+#define BLOCK_ROWS 8u /* of a tile that are read before those of the next, while the next as many are fetched */
+
+/* The first pass over rows of a tile: later ones find them in the workspace, as float32. */
+FN void tile_sum_rows(const dafi_tile_t *tile, uint32_t dtype, bool has_support, uint32_t from, uint32_t end,
+                      sums_t *sums) {
+    vf sum = v_load(sums->sum), most = v_load(sums->most);
+    vi count = i_load(sums->count);
+    size_t stride_bytes = tile->stride_bytes;
+    const uint8_t *at = tile->src + from * stride_bytes;
+    float *to = tile->x + from * DAFI_TILE_COLS;
+    for (uint32_t r = from; r < end; r++, at += stride_bytes, to += DAFI_TILE_COLS) {
+        vf x = load16(dtype, at);
+        __builtin_prefetch(at + BLOCK_ROWS * stride_bytes);
+        v_store(to, x);
         sum = v_add(sum, x), most = v_abs_max(most, x);
         if (!has_support) continue;
         vm is_in = v_not_zero(x);
         tile_put(tile, 0, r, is_in);
         count = i_count(count, is_in);
     }
-    forest->sum[0] = sum;
-    forest->count[0] = has_support ? i_to_float(count) : v_set1((float)tile->num_rows);
-    forest->mean[0] = mean_of(sum, forest->count[0]);
-    i_store_u16(tile->head[0], to_bf16(forest->mean[0]));
-    return m_bits(v_unordered(sum, sum)) | outside(v_gt(v_set1(DAFI_HUGE), most));
+    v_store(sums->sum, sum), v_store(sums->most, most), i_store(sums->count, count);
+}
+
+/* The roots; returns the columns that are escaped. */
+FN uint32_t tile_roots(const dafi_tile_t *tile, bool has_support, const sums_t *sums, forest_t *forest) {
+    vf sum = v_load(sums->sum), count = v_set1((float)tile->num_rows);
+    if (has_support) count = i_to_float(i_load(sums->count));
+    vf mean = mean_of(sum, count);
+    v_store(forest->sum[0], sum), v_store(forest->count[0], count), v_store(forest->mean[0], mean);
+    i_store_u16(tile->head[0], to_bf16(mean));
+    return m_bits(v_unordered(sum, sum)) | outside(v_gt(v_set1(DAFI_HUGE), v_load(sums->most)));
 }
 
 /* Each element's node of the level before, one byte an element. */
 typedef uint8_t node_bytes_t[DAF_GROUP][DAFI_TILE_COLS];
 
-/* Cuts every element at its node's mean: plane s, and the sums and counts of the upper parts. */
-FN void tile_cut(dafi_tile_t tile, uint32_t s, bool has_support, const vf *means, node_bytes_t nodes, vf *sum,
-                 vf *count) {
+/* Sums and counts of the upper parts of a level's nodes. */
+typedef struct parts {
+    float sum[8][DAFI_TILE_COLS], count[8][DAFI_TILE_COLS];
+} parts_t;
+
+FN vm is_above(vf x, vf threshold, bool has_support) {
+    vm is_upper = v_gt(x, threshold);
+    return has_support ? m_and(is_upper, v_not_zero(x)) : is_upper;
+}
+
+/* Cuts every element at its node's mean: plane s, and the upper parts. The first two levels do without nodes: which of
+ * the two an element is in, the root's mean says. */
+FN void tile_cut_root(const dafi_tile_t *tile, bool has_support, const forest_t *forest, parts_t *upper) {
+    vf sum = v_set1(0.0f), mean = v_load(forest->mean[0]);
+    vi count = i_set1(0);
+    const float *x_at = tile->x;
+    for (uint32_t r = 0, end = tile->num_rows; r < end; r++, x_at += DAFI_TILE_COLS) {
+        vf x = v_load(x_at);
+        vm is_upper = is_above(x, mean, has_support);
+        tile_put(tile, 1, r, is_upper);
+        sum = v_add_where(sum, is_upper, x);
+        count = i_count(count, is_upper);
+    }
+    v_store(upper->sum[0], sum), v_store(upper->count[0], i_to_float(count));
+}
+
+FN void tile_cut_two(const dafi_tile_t *tile, bool has_support, vf root, const forest_t *forest, bool is_last,
+                     node_bytes_t nodes, parts_t *upper) {
+    vf left_sum = v_set1(0.0f), right_sum = left_sum;
+    vf left_mean = v_load(forest->mean[0]), right_mean = v_load(forest->mean[1]);
+    vi left_count = i_set1(0), right_count = left_count;
+    const float *x_at = tile->x;
+    for (uint32_t r = 0, end = tile->num_rows; r < end; r++, x_at += DAFI_TILE_COLS) {
+        vf x = v_load(x_at);
+        vm is_right = v_gt(x, root);
+        vm is_upper = is_above(x, v_choose(is_right, right_mean, left_mean), has_support);
+        tile_put(tile, 2, r, is_upper);
+        vm is_left_upper = m_without(is_upper, is_right), is_right_upper = m_and(is_upper, is_right);
+        left_sum = v_add_where(left_sum, is_left_upper, x), left_count = i_count(left_count, is_left_upper);
+        right_sum = v_add_where(right_sum, is_right_upper, x), right_count = i_count(right_count, is_right_upper);
+        if (!is_last) i_store_u8(nodes[r], i_count(i_count(i_count(i_set1(0), is_right), is_right), is_upper));
+    }
+    v_store(upper->sum[0], left_sum), v_store(upper->count[0], i_to_float(left_count));
+    v_store(upper->sum[1], right_sum), v_store(upper->count[1], i_to_float(right_count));
+}
+
+FN void tile_cut(const dafi_tile_t *tile, uint32_t s, bool has_support, const forest_t *forest, bool is_last,
+                 node_bytes_t nodes, parts_t *upper) {
     uint32_t num = 1u << (s - 1);
     vf sums[8], thresholds[8];
     vi counts[8];
-    for (uint32_t i = 0; i < num; i++) sums[i] = v_set1(0.0f), counts[i] = i_set1(0), thresholds[i] = means[i];
-    for (uint32_t r = 0; r < tile.num_rows; r++) {
-        vf x = tile_row(&tile, r), threshold = thresholds[0];
-        vi node = s == 1 ? i_set1(0) : i_load_u8(nodes[r]);
+    for (uint32_t i = 0; i < num; i++)
+        sums[i] = v_set1(0.0f), counts[i] = i_set1(0), thresholds[i] = v_load(forest->mean[i]);
+    for (uint32_t r = 0, end = tile->num_rows; r < end; r++) {
+        vf x = tile_row(tile, r), threshold = thresholds[0];
+        vi node = i_load_u8(nodes[r]);
         for (uint32_t i = 1; i < num; i++) threshold = v_choose(i_eq(node, i_set1(i)), thresholds[i], threshold);
-        vm is_upper = v_gt(x, threshold);
-        if (has_support) is_upper = m_and(is_upper, v_not_zero(x));
-        tile_put(&tile, s, r, is_upper);
+        vm is_upper = is_above(x, threshold, has_support);
+        tile_put(tile, s, r, is_upper);
         for (uint32_t i = 0; i < num; i++) {
-            vm is_mine = s == 1 ? is_upper : i_eq_where(is_upper, node, i_set1(i));
+            vm is_mine = i_eq_where(is_upper, node, i_set1(i));
             sums[i] = v_add_where(sums[i], is_mine, x);
             counts[i] = i_count(counts[i], is_mine);
         }
-        if (s < tile.job.bits) i_store_u8(nodes[r], i_count(i_add(node, node), is_upper));
+        if (!is_last) i_store_u8(nodes[r], i_count(i_add(node, node), is_upper));
     }
-    for (uint32_t i = 0; i < num; i++) sum[i] = sums[i], count[i] = i_to_float(counts[i]);
+    for (uint32_t i = 0; i < num; i++) v_store(upper->sum[i], sums[i]), v_store(upper->count[i], i_to_float(counts[i]));
 }
 
 /* Splits the nodes of level s - 1 by their upper parts, and writes the headers of level s. */
-FN void tile_split(const dafi_tile_t *tile, uint32_t s, const vf *upper_sum, const vf *upper_count, forest_t *forest) {
+FN void tile_split(const dafi_tile_t *tile, uint32_t s, const parts_t *upper, forest_t *forest) {
     uint32_t num = 1u << (s - 1);
     uint8_t ratios[8][DAFI_TILE_COLS];
     for (uint32_t i = num; i-- > 0;) {
-        vf sum[2] = {v_sub(forest->sum[i], upper_sum[i]), upper_sum[i]};
-        vf count[2] = {v_sub(forest->count[i], upper_count[i]), upper_count[i]};
-        for (uint32_t k = 0; k < 2; k++) {
-            forest->sum[2 * i + k] = sum[k], forest->count[2 * i + k] = count[k];
-            forest->mean[2 * i + k] = mean_of(sum[k], count[k]);
-        }
-        vf d = distance_of(forest->mean[2 * i], count[0], forest->mean[2 * i + 1], count[1]);
+        vf upper_sum = v_load(upper->sum[i]), lower_sum = v_sub(v_load(forest->sum[i]), upper_sum);
+        vf num_upper = v_load(upper->count[i]), num_lower = v_sub(v_load(forest->count[i]), num_upper);
+        vf upper_mean = mean_of(upper_sum, num_upper), lower_mean = mean_of(lower_sum, num_lower);
+        vf d = distance_of(lower_mean, num_lower, upper_mean, num_upper);
+        v_store(forest->sum[2 * i], lower_sum), v_store(forest->sum[2 * i + 1], upper_sum);
+        v_store(forest->count[2 * i], num_lower), v_store(forest->count[2 * i + 1], num_upper);
+        v_store(forest->mean[2 * i], lower_mean), v_store(forest->mean[2 * i + 1], upper_mean);
         if (s == 1) {
-            forest->root = from_halves(to_bf16(d));
+            v_store(forest->root, from_halves(to_bf16(d)));
             i_store_u16(tile->head[1], to_bf16(d));
         } else {
-            i_store_u8(ratios[i], to_ratio(d, forest->root));
+            i_store_u8(ratios[i], to_ratio(d, v_load(forest->root)));
         }
     }
     for (uint32_t c = 0; s > 1 && c < DAFI_TILE_COLS; c++)
         for (uint32_t i = 0; i < num; i++) tile->head[s][c * num + i] = ratios[i][c];
 }
 
-FN void tile_level(const dafi_tile_t *tile, uint32_t s, bool has_support, node_bytes_t nodes, forest_t *forest) {
-    vf sum[8], count[8];
-    if (s > tile->job.bits) return;
-    tile_cut(*tile, s, has_support, forest->mean, nodes, sum, count);
-    tile_split(tile, s, sum, count, forest);
+/* All levels, after the first pass. */
+FN void tile_grow(const dafi_tile_t *tile, bool has_support, const sums_t *sums) {
+    forest_t forest;
+    parts_t upper;
+    node_bytes_t nodes;
+    uint32_t bits = tile->job.bits, escaped = tile_roots(tile, has_support, sums, &forest);
+    vf root = v_load(forest.mean[0]);
+    if (bits > 0) {
+        tile_cut_root(tile, has_support, &forest, &upper);
+        tile_split(tile, 1, &upper, &forest);
+    }
+    if (bits > 1) {
+        if (bits == 2)
+            tile_cut_two(tile, has_support, root, &forest, true, nodes, &upper);
+        else
+            tile_cut_two(tile, has_support, root, &forest, false, nodes, &upper);
+        tile_split(tile, 2, &upper, &forest);
+    }
+    if (bits > 2) {
+        tile_cut(tile, 3, has_support, &forest, false, nodes, &upper);
+        tile_split(tile, 3, &upper, &forest);
+    }
+    if (bits > 3) {
+        tile_cut(tile, 4, has_support, &forest, true, nodes, &upper);
+        tile_split(tile, 4, &upper, &forest);
+    }
+    tile_encode_escaped(tile, escaped);
 }
 
-FN void tile_encode_tree(const dafi_tile_t *tile, bool has_support) {
-    forest_t forest;
-    node_bytes_t nodes;
-    uint32_t escaped = tile_roots(tile, has_support, &forest);
-    tile_level(tile, 1, has_support, nodes, &forest);
-    tile_level(tile, 2, has_support, nodes, &forest);
-    tile_level(tile, 3, has_support, nodes, &forest);
-    tile_level(tile, 4, has_support, nodes, &forest);
-    tile_encode_escaped(tile, escaped);
+static void tile_grow_meansplit(const dafi_tile_t *tile, const sums_t *sums) {
+    tile_grow(tile, false, sums);
+}
+static void tile_grow_support(const dafi_tile_t *tile, const sums_t *sums) {
+    tile_grow(tile, true, sums);
 }
 
 #define COUNTED_ROWS 128u /* as many as a counter of a byte can count, and half a group */
@@ -337,10 +421,14 @@ FN void tile_decode_tree(const dafi_tile_t *tile, bool has_support, uint32_t liv
 }
 
 static void tile_encode_meansplit(const dafi_tile_t *tile) {
-    tile_encode_tree(tile, false);
+    sums_t sums = {0};
+    tile_sum_rows(tile, tile->dtype, false, 0, tile->num_rows, &sums);
+    tile_grow_meansplit(tile, &sums);
 }
 static void tile_encode_support(const dafi_tile_t *tile) {
-    tile_encode_tree(tile, true);
+    sums_t sums = {0};
+    tile_sum_rows(tile, tile->dtype, true, 0, tile->num_rows, &sums);
+    tile_grow_support(tile, &sums);
 }
 static void tile_decode_meansplit(const dafi_tile_t *tile) {
 #define DECODE(live) tile_decode_tree(tile, false, live)

@@ -88,6 +88,9 @@ FN vm m_or(vm x, vm y) {
 FN vm m_and(vm x, vm y) {
     return EACH_M(_mm256_and_ps, x, y);
 }
+FN vm m_without(vm x, vm y) {
+    return EACH_M(_mm256_andnot_ps, y, x);
+}
 FN uint32_t m_bits(vm m) {
     return (uint32_t)_mm256_movemask_ps(m.a) | (uint32_t)_mm256_movemask_ps(m.b) << 8;
 }

@@ -71,6 +71,9 @@ FN vm m_or(vm a, vm b) {
 FN vm m_and(vm a, vm b) {
     return a & b;
 }
+FN vm m_without(vm a, vm b) {
+    return (vm)(a & ~b);
+}
 FN uint32_t m_bits(vm m) {
     return m;
 }

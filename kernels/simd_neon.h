@@ -82,6 +82,9 @@ FN vm m_or(vm x, vm y) {
 FN vm m_and(vm x, vm y) {
     EACH(vm, vandq_u32(x.q[k], y.q[k]));
 }
+FN vm m_without(vm x, vm y) {
+    EACH(vm, vbicq_u32(x.q[k], y.q[k]));
+}
 FN uint32x4_t lane_bits(int k) {
     const uint32_t bits[4] = {1, 2, 4, 8};
     return vshlq_u32(vld1q_u32(bits), vdupq_n_s32(4 * k));

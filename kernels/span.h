@@ -2,7 +2,8 @@
  *
  *   span  up to 16 consecutive run groups. Their bits are 512 contiguous bytes of one page in every stream
  *   tile  256 rows (or fewer) of 16 columns; one mask of 16 bits per row and plane
- *   strip up to four tiles side by side: the masks of a row are one word
+ *   strip up to four tiles of consecutive groups, side by side or, in a matrix of 16 or 32 columns, below each other:
+ *         their masks of row r are one word
  */
 #ifndef DAF_SPAN_H
 #define DAF_SPAN_H
@@ -34,7 +35,8 @@ typedef struct dafi_tile {
     const uint8_t *src; /* encode: the first element */
     uint8_t *dst;       /* decode: the first element */
     size_t stride_bytes;
-    float *x;                            /* encode: room for the tile as float32, for the fast paths */
+    size_t offset[DAFI_STRIP_TILES];     /* of a strip's first tile: where tile t begins, in bytes from src or dst */
+    float *x;                            /* encode: room for the strip as float32, tile by tile, for the fast paths */
     uint16_t *mask[DAFI_MAX_PLANES + 1]; /* NULL where the stream has no plane */
     uint8_t *head[DAFI_MAX_PLANES + 1];  /* stream s: head_bytes a column */
     const uint16_t (*counts)[64];        /* decode: what count_strip found, from this tile's first column on */

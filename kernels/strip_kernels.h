@@ -1,5 +1,5 @@
 /* The fast paths over whole strips: 64 columns, so that a row's codes are 64 bytes, a row of a plane is one
- * word, and four lines of elements are read or written side by side. What is narrower goes tile by tile. */
+ * word, and four lines of elements are read or written side by side. Other strips go tile by tile. */
 
 #define STRIP_TILES DAFI_STRIP_TILES
 /* Calls `macro` with a number of planes as a constant. Sanitizers do without, for the build's time. */
@@ -29,9 +29,9 @@
 /* Tile t of a strip, given the first. */
 FN dafi_tile_t strip_tile(const dafi_tile_t *first, uint32_t t) {
     dafi_tile_t tile = *first;
-    size_t offset = t * DAFI_TILE_COLS * itemsize(first->dtype);
-    if (tile.src) tile.src += offset;
-    if (tile.dst) tile.dst += offset;
+    if (tile.src) tile.src += first->offset[t];
+    if (tile.dst) tile.dst += first->offset[t];
+    tile.x += t * DAF_GROUP * DAFI_TILE_COLS;
     tile.counts = (const uint16_t(*)[64])(*first->counts + t * DAFI_TILE_COLS);
     tile.first_group += t * DAFI_TILE_COLS;
     for (uint32_t s = 0; s <= tile.job.bits; s++) {
@@ -69,7 +69,7 @@ FN void strip_decode_rows(const dafi_tile_t *first, const vf *low, const vf *ste
         UNROLL_WORDS(4)
         for (uint32_t t = 0; t < STRIP_TILES; t++) {
             vf x = v_add(low[t], v_mul(step[t], i_to_float(i_load_u8(codes + 16 * t))));
-            store16(dtype, dst + 16 * t * itemsize(dtype), x, is_streaming);
+            store16(dtype, dst + first->offset[t], x, is_streaming);
         }
     }
 }
@@ -93,40 +93,41 @@ static void strip_decode_minmax(const dafi_tile_t *first) {
 }
 
 typedef struct range {
-    vf least[STRIP_TILES], most[STRIP_TILES];
-    vm is_nan[STRIP_TILES];
+    float least[STRIP_TILES][DAFI_TILE_COLS], most[STRIP_TILES][DAFI_TILE_COLS];
+    uint32_t is_nan[STRIP_TILES];
 } range_t;
 
-#define RANGE_ROWS 8u /* read side by side, while the next as many are fetched */
-
 /* Two rows at a time: one comparison finds a NaN in either. */
-FN void strip_range_rows(const dafi_tile_t *first, uint32_t from, uint32_t end, range_t *range) {
-    uint32_t dtype = first->dtype;
+FN void strip_range_rows(const dafi_tile_t *first, uint32_t dtype, uint32_t from, uint32_t end, range_t *range) {
     size_t stride_bytes = first->stride_bytes;
     for (uint32_t t = 0; t < STRIP_TILES; t++) {
-        const uint8_t *at = first->src + t * DAFI_TILE_COLS * itemsize(dtype);
-        vf least = range->least[t], most = range->most[t];
-        vm is_nan = range->is_nan[t];
-        for (uint32_t r = from; r < end; r += 2) {
-            __builtin_prefetch(at + (r + RANGE_ROWS) * stride_bytes);
-            __builtin_prefetch(at + (r + RANGE_ROWS + 1) * stride_bytes);
-            vf x = load16(dtype, at + r * stride_bytes);
-            vf y = load16(dtype, at + (r + 1 < end ? r + 1 : r) * stride_bytes);
+        const uint8_t *at = first->src + first->offset[t] + from * stride_bytes;
+        vf least = v_load(range->least[t]), most = v_load(range->most[t]);
+        vm is_nan = v_unordered(least, most);
+        for (uint32_t r = from; r < end; r += 2, at += 2 * stride_bytes) {
+            __builtin_prefetch(at + BLOCK_ROWS * stride_bytes);
+            __builtin_prefetch(at + (BLOCK_ROWS + 1) * stride_bytes);
+            vf x = load16(dtype, at), y = load16(dtype, r + 1 < end ? at + stride_bytes : at);
             least = v_min(least, v_min(x, y)), most = v_max(most, v_max(x, y));
             is_nan = m_or(is_nan, v_unordered(x, y));
         }
-        range->least[t] = least, range->most[t] = most, range->is_nan[t] = is_nan;
+        v_store(range->least[t], least), v_store(range->most[t], most);
+        range->is_nan[t] |= m_bits(is_nan);
     }
 }
 
 FN void strip_range(const dafi_tile_t *first, range_t *range) {
     uint32_t num_rows = first->num_rows;
     for (uint32_t t = 0; t < STRIP_TILES; t++) {
-        vf x = load16(first->dtype, first->src + t * DAFI_TILE_COLS * itemsize(first->dtype));
-        range->least[t] = range->most[t] = x, range->is_nan[t] = v_unordered(x, x);
+        vf x = load16(first->dtype, first->src + first->offset[t]);
+        v_store(range->least[t], x), v_store(range->most[t], x);
+        range->is_nan[t] = 0;
     }
-    for (uint32_t r = 0; r < num_rows; r += RANGE_ROWS)
-        strip_range_rows(first, r, r + RANGE_ROWS < num_rows ? r + RANGE_ROWS : num_rows, range);
+    for (uint32_t r = 0; r < num_rows; r += BLOCK_ROWS) {
+#define FIND(dtype) strip_range_rows(first, dtype, r, r + BLOCK_ROWS < num_rows ? r + BLOCK_ROWS : num_rows, range)
+        EACH_DTYPE(first->dtype, FIND)
+#undef FIND
+    }
 }
 
 FN void strip_encode_rows(const dafi_tile_t *first, const vf *low, const vf *inverse, uint32_t bits) {
@@ -138,8 +139,7 @@ FN void strip_encode_rows(const dafi_tile_t *first, const vf *low, const vf *inv
     for (uint32_t r = 0; r < num_rows; r++, src += stride_bytes) {
         UNROLL_WORDS(4)
         for (uint32_t t = 0; t < STRIP_TILES; t++)
-            codes[t] =
-                quantize(load16(dtype, src + 16 * t * itemsize(dtype)), low[t], inverse[t], most, i_set1(0x8000u));
+            codes[t] = quantize(load16(dtype, src + first->offset[t]), low[t], inverse[t], most, i_set1(0x8000u));
         vb bytes = b_from(codes);
         UNROLL_WORDS(8)
         for (uint32_t s = 0; s < bits; s++) words[s * DAF_GROUP + r] = b_test(bytes, bits - 1 - s);
@@ -152,9 +152,9 @@ static void strip_encode_minmax(const dafi_tile_t *first) {
     uint32_t escaped[STRIP_TILES];
     strip_range(first, &range);
     for (uint32_t t = 0; t < STRIP_TILES; t++) {
-        inverse[t] = minmax_heads(first->head[0] + t * DAFI_TILE_COLS * 4, first->job.bits, range.least[t],
-                                  range.most[t], &low[t]);
-        escaped[t] = m_bits(range.is_nan[t]) | irregular(range.least[t], range.most[t]);
+        vf least = v_load(range.least[t]), most = v_load(range.most[t]);
+        inverse[t] = minmax_heads(first->head[0] + t * DAFI_TILE_COLS * 4, first->job.bits, least, most, &low[t]);
+        escaped[t] = range.is_nan[t] | irregular(least, most);
     }
 #define ENCODE(bits) strip_encode_rows(first, low, inverse, bits)
     EACH_BITS(first->job.bits, ENCODE)
@@ -162,7 +162,35 @@ static void strip_encode_minmax(const dafi_tile_t *first) {
     strip_escaped(first, escaped, true);
 }
 
-/* --- mean-split and support: decoding --- */
+/* --- mean-split and support --- */
+
+FN void strip_encode_tree(const dafi_tile_t *first, bool has_support) {
+    dafi_tile_t tiles[STRIP_TILES];
+    sums_t sums[STRIP_TILES];
+    uint32_t num_rows = first->num_rows;
+    memset(sums, 0, sizeof sums);
+    for (uint32_t t = 0; t < STRIP_TILES; t++) tiles[t] = strip_tile(first, t);
+    for (uint32_t r = 0; r < num_rows; r += BLOCK_ROWS) {
+        uint32_t end = r + BLOCK_ROWS < num_rows ? r + BLOCK_ROWS : num_rows;
+#define SUM(dtype)                                                                                                     \
+    for (uint32_t t = 0; t < STRIP_TILES; t++) tile_sum_rows(&tiles[t], dtype, has_support, r, end, &sums[t])
+        EACH_DTYPE(first->dtype, SUM)
+#undef SUM
+    }
+    for (uint32_t t = 0; t < STRIP_TILES; t++) {
+        if (has_support)
+            tile_grow_support(&tiles[t], &sums[t]);
+        else
+            tile_grow_meansplit(&tiles[t], &sums[t]);
+    }
+}
+
+static void strip_encode_meansplit(const dafi_tile_t *first) {
+    strip_encode_tree(first, false);
+}
+static void strip_encode_support(const dafi_tile_t *first) {
+    strip_encode_tree(first, true);
+}
 
 FN void strip_pick_rows(const dafi_tile_t *first, vf (*leaf)[16], bool has_support, uint32_t live, uint32_t dtype,
                         bool is_streaming) {
@@ -179,7 +207,7 @@ FN void strip_pick_rows(const dafi_tile_t *first, vf (*leaf)[16], bool has_suppo
             for (uint32_t s = has_support ? 0 : 1; s <= live; s++) planes[s] = m_from((uint16_t)(row[s] >> 16 * t));
             vf x = pick_of_16(leaf[t], planes, 0, 0, live);
             if (has_support) x = v_zero_unless(planes[0], x);
-            store16(dtype, dst + 16 * t * itemsize(dtype), x, is_streaming);
+            store16(dtype, dst + first->offset[t], x, is_streaming);
         }
     }
 }
