@@ -18,6 +18,8 @@ Noise in what is saved reaches the gradient in two ways:
                          each of which turns it into weight noise in the ratio N_l / |g_l|^2.
 
 So   error^2(s) = r(s) * ( sum of N_l over its readers  +  c_op |g_s|^2 * sum over layers l before s of N_l / |g_l|^2 ).
+Where weights are frozen, those to be trained are adapters: noise shrinks on the way into one as the gradient does, from
+|g_s|^2 to |g_l|^2.
 docs/design/importance.md shows how well this ranks slots against the true error.
 """
 
@@ -120,6 +122,7 @@ class Probe:
 
     is_on: bool = False
     clock: int = 0
+    has_adapters: bool = False
     layers: dict[str, Layer] = field(default_factory=dict)
     batch_norms: dict[str, BatchNorm] = field(default_factory=dict)
     layer_norms: dict[str, float] = field(default_factory=dict)  # energy that flows on per relative energy of noise
@@ -129,6 +132,7 @@ class Probe:
     def start(self) -> None:
         self.is_on = True
         self.clock = 0
+        self.has_adapters = False
         self.layers.clear()
         self.batch_norms.clear()
         self.layer_norms.clear()
@@ -146,8 +150,10 @@ class Probe:
             # A module that ends in a norm of its own is not that norm: its input is another tensor.
             if isinstance(module, nn.LayerNorm) if weight is None else weight.shape == x.shape[-1:]:
                 self._see_layer_norm(path, weight, x, node)
-        elif weight is None or not weight.requires_grad:
+        elif weight is None:
             return
+        elif not weight.requires_grad:
+            self.has_adapters |= weight.dim() > 1
         elif weight.dim() > 1:
             self._see_weights(path, weight, x, node)
         elif node.name() in BATCH_NORMS:
@@ -251,8 +257,18 @@ class Probe:
         flow = sum(self._flow(slot, op) for op in slot.ops)
         if not flow:
             return into_weights
-        before = sum(layer.input_energy / layer.rows for layer in layers if layer.clock < sample.clock)
-        return into_weights + flow * before
+        arriving = (
+            layer.input_energy / layer.rows * self._reach(sample, layer)
+            for layer in layers
+            if layer.clock < sample.clock
+        )
+        return into_weights + flow * sum(arriving)
+
+    def _reach(self, sample: SlotSample, layer: Layer) -> float:
+        """How much of the noise at a slot is left at a layer before it."""
+        if not self.has_adapters or layer.grad_energy >= sample.grad_energy:
+            return 1.0
+        return layer.grad_energy / sample.grad_energy
 
     def _flow(self, slot: Slot, op: str) -> float:
         """Energy of the noise that flows on from `op`, per relative energy of noise in the slot."""

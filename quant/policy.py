@@ -36,7 +36,7 @@ MIX_REST = 7  # steps between two samples that a change of the mix calls for: ba
 # What a codec's error must be lower by to be worth its time: columns take twice as long as runs, a tree of four levels
 # four times as long as min/max of four bits, which is often as good.
 COLUMN_PRICE = 1.05
-TREE_PRICE = (1.0, 1.0, 1.0, 1.3, 1.8)
+TREE_PRICE = (1.0, 1.0, 1.0, 1.1, 1.25)
 MEASURE_EVERY = 50  # steps between two measurements of the gradient, where a fidelity target is set
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from daf.quant import Engine, Wish
-from daf.quant.importance import Probe, energy_of
+from daf.quant.importance import Layer, Probe, SlotSample, energy_of
+from daf.quant.slots import Slot
 from tests.unit.quant.host_arena import HostArena
 
 
@@ -180,3 +181,15 @@ def test_the_noise_that_a_layer_norm_passes_on_is_estimated_well_even_where_its_
     made = energy_of(backward(x + noise) - backward(x))
     estimated = probe.layer_norms["norm"] * energy_of(noise) / energy_of(x)
     assert 0.7 < estimated / made < 1.4
+
+
+def test_noise_shrinks_on_its_way_into_an_adapter_as_the_gradient_does() -> None:
+    probe = Probe()
+    probe.layers["adapter"] = Layer("adapter", clock=1, input_energy=50.0, rows=10.0, grad_energy=2.0)
+    probe.slots[0] = SlotSample(clock=2, grad_energy=1000.0)
+    slot = Slot(0, ("act", 1, torch.float32, 2), ops={"TanhBackward0"})
+    assert probe.scores([slot])[0] == 1000.0 * 50.0 / 10.0
+    frozen = nn.Linear(8, 8).requires_grad_(False)
+    x = torch.randn(4, 8, requires_grad=True)
+    probe.see_layer("frozen", frozen, (x,), frozen(x))
+    assert probe.scores([slot])[0] == pytest.approx(2.0 * 50.0 / 10.0)
