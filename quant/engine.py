@@ -33,7 +33,7 @@ from daf.quant.encoder import DTYPES, EXACT, Encoder
 from daf.quant.fidelity import Monitor
 from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, View
 from daf.quant.importance import LAYER_NORM
-from daf.quant.layout import Layout, layout_of
+from daf.quant.layout import Layout, is_in_memory, layout_of
 from daf.quant.ledger import Ledger, StorageKey, storage_key
 from daf.quant.norms import bound_input
 from daf.quant.packing_choice import make_packer
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 _push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
 _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_may_push_hooks = torch._C._autograd._saved_tensors_hooks_is_enabled
 _current_node = torch._C._current_autograd_node
 _disable_hooks = torch.autograd.graph.disable_saved_tensors_hooks
 _APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
@@ -151,9 +152,10 @@ class Engine:
         self.remove()
 
     def _hook_thread(self) -> None:
-        if not getattr(self._hooked_threads, "is_hooked", False):
-            self._hooked_threads.is_hooked = True
+        """Not inside a transform of torch.func, which refuses all hooks: the next call outside does it."""
+        if not getattr(self._hooked_threads, "is_hooked", False) and _may_push_hooks():
             _push_hooks(*self._hooks)
+            self._hooked_threads.is_hooked = True
 
     def _unhook_thread(self) -> bool:
         """Takes our hooks off this thread if they are innermost; any other order is someone else's to undo."""
@@ -248,7 +250,7 @@ class Engine:
             return self._keep(tensor, "parameter" if isinstance(tensor, Parameter) else "subclass")
         if tensor.nbytes < self.min_bytes and (tensor.dim() < 3 or not attention.is_fused(producer(tensor))):
             return self._keep(tensor, "small")  # attention's output, however small: what it came from may be large
-        if tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
+        if tensor.layout is not torch.strided or tensor.dtype not in DTYPES or not is_in_memory(tensor):
             return self._keep(tensor, "unsupported")
         if _is_compiled(sys._getframe(2)):
             return self._keep(tensor, "compiled")
@@ -344,7 +346,7 @@ class Engine:
             return None
         if len(args) != 1 or type(args[0]) is not Tensor or not torch.is_grad_enabled() or not args[0].requires_grad:
             return None
-        if not args[0].is_cpu and not args[0].is_cuda:
+        if not (args[0].is_cpu or args[0].is_cuda) or not is_in_memory(args[0]):
             return None
         call = Call(module, args[0])
         if self._trust.of(module):
@@ -352,11 +354,15 @@ class Engine:
         return call
 
     def _leave_module(self, frame: Frame, args: tuple[object, ...], output: object) -> None:
-        if self.policy.probe.is_on and frame.module is not None:
-            self.policy.probe.see_layer(frame.path, frame.module, args, output)
-        if frame.call is not None:
-            self._leave_call(frame.call, output)
-        self.spot.leave(frame, output)
+        try:
+            if self.policy.probe.is_on and frame.module is not None:
+                self.policy.probe.see_layer(frame.path, frame.module, args, output)
+            if frame.call is not None:
+                self._leave_call(frame.call, output)
+            self.spot.leave(frame, output)
+        except Exception as error:
+            self.ledger.num_failures += 1
+            self._warn(f"a call of {frame.path} could not be followed ({type(error).__name__}: {error})")
 
     def _leave_call(self, call: Call, output: object) -> None:
         if type(output) is not Tensor or not output.requires_grad:

@@ -49,7 +49,7 @@ class Kept:
     def __init__(self, tensor: Tensor, ledger: Ledger, num_bytes: int) -> None:
         self.instead: View | None = None
         # A leaf has no graph to leak, and keeping it saves a detach for every parameter.
-        self.tensor = tensor if tensor.is_leaf else tensor.detach()
+        self.tensor = tensor if tensor.is_leaf else _detached(tensor)
         self.version = tensor._version
         self.ledger = ledger
         self.num_bytes = num_bytes
@@ -76,6 +76,13 @@ class Kept:
 
     def __del__(self) -> None:
         self.ledger.hold(-self.num_bytes)
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    try:
+        return tensor.detach()
+    except RuntimeError:  # a gradient of `is_grads_batched` knows no views
+        return tensor.data
 
 
 class Awaited(Kept):

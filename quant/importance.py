@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from daf.quant.layout import layout_of
+from daf.quant.layout import is_in_memory, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -144,7 +144,7 @@ class Probe:
         if not args or type(output) is not Tensor:
             return
         x, node = args[0], output.grad_fn
-        if type(x) is not Tensor or not x.is_floating_point() or node is None:
+        if type(x) is not Tensor or not x.is_floating_point() or node is None or not is_in_memory(x):
             return
         if node.name() == LAYER_NORM:
             # A module that ends in a norm of its own is not that norm: its input is another tensor.
@@ -174,7 +174,7 @@ class Probe:
         mean_square = rows.square().mean()
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
-            if grads[0] is not None:
+            if grads[0] is not None and is_in_memory(grads[0]):
                 scaled = _some_rows(grads[0].detach(), cols).float()
                 scaled = scaled if weight is None else scaled * weight.detach()
                 product = (scaled * normal).sum(1).square() + scaled.square().sum(1)
@@ -295,7 +295,9 @@ class Probe:
 
 
 def energy_of(tensor: Tensor) -> float:
-    """The squared norm; of a large dense tensor an estimate, from stretches of its memory."""
+    """The squared norm; of a large dense tensor an estimate, from stretches of its memory. 0 where it has none."""
+    if not is_in_memory(tensor):
+        return 0.0
     tensor = tensor.detach()
     layout = layout_of(tensor.shape, tensor.stride())
     num_stretches = tensor.numel() // STRETCH

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
+
 Sizes = tuple[int, ...]
 
 
@@ -29,6 +31,12 @@ class Layout:
     cols: int
     is_dense: bool
     is_expanded: bool
+
+
+def is_in_memory(tensor: torch.Tensor) -> bool:
+    """Whether the elements are there to be read. What torch.func wraps has none of its own, a tensor that is known to
+    be zero was never written, and one that is negated lazily has the others."""
+    return torch._C._has_storage(tensor) and not tensor._is_zerotensor() and not tensor.is_neg()
 
 
 @lru_cache(maxsize=4096)

@@ -229,6 +229,44 @@ def test_torch_func_transforms_work_while_the_engine_is_on(coarse: Engine, arena
     assert arena.stashes, "the hooks are back afterwards"
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # what torch's own forward mode uses
+def test_modules_work_inside_torch_func_transforms(coarse: Engine, arena: HostArena) -> None:
+    net = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 1))
+    params = {name: parameter.detach() for name, parameter in net.named_parameters()}
+    x = wide(256, 64)
+
+    def loss(params: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(net, params, (x,)).sum()
+
+    whole = torch.func.grad(loss)(params, x)
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(params, x)
+    for name, grad in whole.items():
+        assert torch.allclose(per_sample[name].sum(0), grad, rtol=1e-3, atol=1e-3)
+    assert not arena.stashes
+    net(x).sum().backward()
+    assert arena.stashes, "the hooks are back afterwards"
+    assert torch.func.hessian(lambda x: net(x).sum())(x[:2]).isfinite().all()
+    assert coarse.stats()["failures_total"] == 0
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_batched_gradients_of_autograd_functional(coarse: Engine, vectorize: bool) -> None:
+    net = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh(), nn.Linear(64, 1))
+    jacobian = torch.autograd.functional.jacobian(lambda x: net(x).sum(0), wide(256, 64), vectorize=vectorize)
+    assert jacobian.shape == (1, 256, 64)
+    hessian = torch.autograd.functional.hessian(lambda x: net(x).sum(), wide(4, 64), vectorize=vectorize)
+    assert hessian.isfinite().all()
+    assert coarse.stats()["failures_total"] == 0
+
+
+def test_a_lazily_negated_tensor_comes_back_with_its_sign(coarse: Engine) -> None:
+    x = torch.complex(wide(256, 256), wide(256, 256)).requires_grad_()
+    ours = gradients(lambda: torch._neg_view(x.real.contiguous()).pow(3).sum(), x)
+    coarse.remove()
+    theirs = gradients(lambda: torch._neg_view(x.real.contiguous()).pow(3).sum(), x)
+    assert torch.equal(ours[0], theirs[0])
+
+
 def test_what_a_compiled_graph_saves_is_exact(coarse: Engine) -> None:
     leaves = [wide(2, 4, 256, 32).mul(3).requires_grad_() for _ in range(3)]
 
