@@ -98,6 +98,8 @@ class Finished:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path) if path else None
+        if self._path:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
         lines = self._path.read_text().splitlines() if self._path and self._path.exists() else []
         self._results = {self._key(line["run"]): line["result"] for line in map(json.loads, lines)}
 

@@ -248,9 +248,11 @@ class Engine:
     def _pack(self, tensor: Tensor) -> Handle:
         if type(tensor) is not Tensor:
             return self._keep(tensor, "parameter" if isinstance(tensor, Parameter) else "subclass")
+        if tensor.layout is not torch.strided or not is_in_memory(tensor):
+            return self._keep(tensor, "unsupported")
         if tensor.nbytes < self.min_bytes and (tensor.dim() < 3 or not attention.is_fused(producer(tensor))):
             return self._keep(tensor, "small")  # attention's output, however small: what it came from may be large
-        if tensor.layout is not torch.strided or tensor.dtype not in DTYPES or not is_in_memory(tensor):
+        if tensor.dtype not in DTYPES:
             return self._keep(tensor, "unsupported")
         if _is_compiled(sys._getframe(2)):
             return self._keep(tensor, "compiled")
@@ -398,7 +400,7 @@ class Engine:
     # -- passing through
 
     def _keep(self, tensor: Tensor, reason: str) -> Kept:
-        num_bytes = 0 if reason == "parameter" else tensor.nbytes
+        num_bytes = 0 if reason == "parameter" else _bytes_of(tensor)
         self.ledger.keep(reason, num_bytes)
         return Kept(tensor, self.ledger, num_bytes)
 
@@ -425,6 +427,14 @@ def _is_compiled(caller: FrameType) -> bool:
     """Whether a compiled graph saves: `caller` is where the hook was called from. Its tensors have no history, so what
     they are for, and what must stay consistent with what (attention's log-sum-exp), cannot be told."""
     return caller.f_code is _APPLY and getattr(caller.f_locals.get("cls"), "__name__", "") == "CompiledFunction"
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    """0 where a tensor does not say: a sparse one."""
+    try:
+        return tensor.nbytes
+    except RuntimeError:
+        return 0
 
 
 def _is_same_memory(view: Tensor, base: Tensor) -> bool:

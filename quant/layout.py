@@ -34,9 +34,14 @@ class Layout:
 
 
 def is_in_memory(tensor: torch.Tensor) -> bool:
-    """Whether the elements are there to be read. What torch.func wraps has none of its own, a tensor that is known to
-    be zero was never written, and one that is negated lazily has the others."""
-    return torch._C._has_storage(tensor) and not tensor._is_zerotensor() and not tensor.is_neg()
+    """Whether the elements are there to be read.
+
+    Sparse tensors and what torch.func wraps have none of their own, nested tensors no one shape. A tensor that is known
+    to be zero was never written, and one that is negated lazily holds the others.
+    """
+    if not torch._C._has_storage(tensor) or tensor.is_nested:
+        return False
+    return not tensor._is_zerotensor() and not tensor.is_neg()
 
 
 @lru_cache(maxsize=4096)

@@ -259,6 +259,31 @@ def test_batched_gradients_of_autograd_functional(coarse: Engine, vectorize: boo
     assert coarse.stats()["failures_total"] == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*Sparse CSR:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_tensors_pass_through(coarse: Engine, layout: torch.layout) -> None:
+    matrix, weight = torch.relu(wide(256, 256)).to_sparse(layout=layout), wide(256, 64).requires_grad_()
+    (grad,) = gradients(lambda: torch.sparse.mm(matrix, weight).sum(), weight)
+    assert torch.allclose(grad, matrix.to_dense().sum(0)[:, None].expand(256, 64), rtol=1e-4, atol=1e-3)
+    assert coarse.stats()["passed_unsupported_total"] > 0
+    assert coarse.stats()["failures_total"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+def test_nested_tensors_pass_through(coarse: Engine) -> None:
+    layer = nn.Linear(256, 64)
+    (grad,) = gradients(
+        lambda: (
+            torch.nested.to_padded_tensor(layer(torch.nested.nested_tensor([wide(256, 256), wide(100, 256)])), 0.0)
+            .square()
+            .sum()
+        ),
+        layer.weight,
+    )
+    assert grad.isfinite().all()
+    assert coarse.stats()["failures_total"] == 0
+
+
 def test_a_lazily_negated_tensor_comes_back_with_its_sign(coarse: Engine) -> None:
     x = torch.complex(wide(256, 256), wide(256, 256)).requires_grad_()
     ours = gradients(lambda: torch._neg_view(x.real.contiguous()).pow(3).sum(), x)
