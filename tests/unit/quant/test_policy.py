@@ -193,3 +193,9 @@ def test_noise_shrinks_on_its_way_into_an_adapter_as_the_gradient_does() -> None
     x = torch.randn(4, 8, requires_grad=True)
     probe.see_layer("frozen", frozen, (x,), frozen(x))
     assert probe.scores([slot])[0] == pytest.approx(2.0 * 50.0 / 10.0)
+
+
+def test_layers_that_are_frozen_below_all_trained_ones_are_no_sign_of_adapters() -> None:
+    probe, frozen, x = Probe(), nn.Linear(8, 8).requires_grad_(False), torch.randn(4, 8)
+    probe.see_layer("frozen", frozen, (x,), frozen(x))
+    assert not probe.has_adapters
