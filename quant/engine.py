@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
 _pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_may_push_hooks = torch._C._autograd._saved_tensors_hooks_is_enabled
+_why_hooks_are_refused = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message
 _current_node = torch._C._current_autograd_node
 _disable_hooks = torch.autograd.graph.disable_saved_tensors_hooks
 _APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
@@ -153,7 +153,7 @@ class Engine:
 
     def _hook_thread(self) -> None:
         """Not inside a transform of torch.func, which refuses all hooks: the next call outside does it."""
-        if not getattr(self._hooked_threads, "is_hooked", False) and _may_push_hooks():
+        if not getattr(self._hooked_threads, "is_hooked", False) and _why_hooks_are_refused() is None:
             _push_hooks(*self._hooks)
             self._hooked_threads.is_hooked = True
 
