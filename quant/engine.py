@@ -248,7 +248,7 @@ class Engine:
     def _pack(self, tensor: Tensor) -> Handle:
         if type(tensor) is not Tensor:
             return self._keep(tensor, "parameter" if isinstance(tensor, Parameter) else "subclass")
-        if tensor.layout is not torch.strided or not is_in_memory(tensor):
+        if not is_in_memory(tensor):
             return self._keep(tensor, "unsupported")
         if tensor.nbytes < self.min_bytes and (tensor.dim() < 3 or not attention.is_fused(producer(tensor))):
             return self._keep(tensor, "small")  # attention's output, however small: what it came from may be large
