@@ -92,6 +92,7 @@ class Engine:
         self.table = SlotTable()
         self.scope = Scope()
         self.policy = Policy(arena, self.table, self.ledger, wish=wish if bits == "auto" else None)
+        self.policy.probe.on_failure = self._fail
         self.spot = SpotCheck(arena, self.ledger.monitor, self.policy.publish)
         self.is_active = False
         self._is_off = bits == "off"
@@ -143,7 +144,7 @@ class Engine:
         try:
             packer.close()
         except Exception as error:
-            self._warn(f"a saved tensor could not be packed ({type(error).__name__}: {error})")
+            self._fail("a saved tensor could not be packed", error)
 
     def __enter__(self) -> Engine:
         return self.install()
@@ -195,8 +196,7 @@ class Engine:
             self._warn("the budget has no room left for saved activations, even at their floors")
             return self._keep(tensor, "no_room")
         except Exception as error:
-            self.ledger.num_failures += 1
-            self._warn(f"a saved tensor could not be encoded ({type(error).__name__}: {error})")
+            self._fail("a saved tensor could not be encoded", error)
             return self._keep(tensor, "failure")
 
     def _pass_by(self, tensor: Tensor) -> Kept:
@@ -210,15 +210,21 @@ class Engine:
             return _NOTHING
         self.scope.note_backward()
         if type(handle) is View:
-            node = _current_node()
-            if node is not None:
-                op = node.name()
-                handle.stored.learn(op)
-                if op == LAYER_NORM:
-                    bound_input(handle, peek.at(node, "_saved_result1"), peek.at(node, "_saved_result2"))
-                if self.policy.probe.is_on:
-                    self.policy.probe.see_read(node, handle.stored.slots())
+            try:
+                node = _current_node()
+                if node is not None:
+                    self._learn_reader(handle, node)
+            except Exception as error:
+                self._fail("what reads a saved tensor could not be told", error)
         return self.spot.restore(handle) if self.spot.is_running else handle.restore()
+
+    def _learn_reader(self, view: View, node: torch.autograd.graph.Node) -> None:
+        op = node.name()
+        view.stored.learn(op)
+        if op == LAYER_NORM:
+            bound_input(view, peek.at(node, "_saved_result1"), peek.at(node, "_saved_result2"))
+        if self.policy.probe.is_on:
+            self.policy.probe.see_read(node, view.stored.slots())
 
     def _begin_backward(self, roots: object) -> None:
         """In the thread that calls it; a device's nodes then run, and unpack, in a thread of the device."""
@@ -240,8 +246,7 @@ class Engine:
             self.monitor.begin_step(self.policy.num_steps)
             self.spot.begin_step(self.policy.probe.is_on)
         except Exception as error:
-            self.ledger.num_failures += 1
-            self._warn(f"planning failed ({type(error).__name__}: {error})")
+            self._fail("planning failed", error)
 
     # -- packing
 
@@ -344,6 +349,13 @@ class Engine:
         self.monitor.see_root(module)
 
     def _enter_module(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
+        try:
+            return self._enter_call(module, args)
+        except Exception as error:
+            self._fail(f"a call of a {type(module).__name__} could not be followed", error)
+            return None
+
+    def _enter_call(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
         if not self.may_derive or self._is_off or not is_candidate(module) or self._trust.of(module) is False:
             return None
         if len(args) != 1 or type(args[0]) is not Tensor or not torch.is_grad_enabled() or not args[0].requires_grad:
@@ -363,8 +375,7 @@ class Engine:
                 self._leave_call(frame.call, output)
             self.spot.leave(frame, output)
         except Exception as error:
-            self.ledger.num_failures += 1
-            self._warn(f"a call of {frame.path} could not be followed ({type(error).__name__}: {error})")
+            self._fail(f"a call of {frame.path} could not be followed", error)
 
     def _leave_call(self, call: Call, output: object) -> None:
         if type(output) is not Tensor or not output.requires_grad:
@@ -403,6 +414,10 @@ class Engine:
         num_bytes = 0 if reason == "parameter" else _bytes_of(tensor)
         self.ledger.keep(reason, num_bytes)
         return Kept(tensor, self.ledger, num_bytes)
+
+    def _fail(self, text: str, error: Exception) -> None:
+        self.ledger.num_failures += 1
+        self._warn(f"{text} ({type(error).__name__}: {error})")
 
     def _warn(self, text: str) -> None:
         if not self._was_warned:

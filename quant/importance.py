@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from daf.quant.layout import is_in_memory, layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from daf.quant.slots import Slot
 
@@ -127,6 +127,7 @@ class Probe:
     batch_norms: dict[str, BatchNorm] = field(default_factory=dict)
     layer_norms: dict[str, float] = field(default_factory=dict)  # energy that flows on per relative energy of noise
     slots: dict[int, SlotSample] = field(default_factory=dict)
+    on_failure: Callable[[str, Exception], None] = lambda _text, _error: None
     _product: tuple[int, Sequence[Slot]] = (-1, ())
 
     def start(self) -> None:
@@ -180,7 +181,7 @@ class Probe:
                 product = (scaled * normal).sum(1).square() + scaled.square().sum(1)
                 self.layer_norms[path] = share * float((rstd**4 * mean_square * product).sum()) / cols
 
-        node.register_prehook(note)
+        self._listen(node.register_prehook, note)
 
     def _see_batch_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
         """The weight's gradient is the sum of g x^ over each channel."""
@@ -193,8 +194,8 @@ class Probe:
             norm.product_energy = energy_of(grad)
             hook.remove()
 
-        node.register_prehook(note)
-        hook = weight.register_hook(note_weight)  # type: ignore[no-untyped-call]
+        self._listen(node.register_prehook, note)
+        hook = self._listen(weight.register_hook, note_weight)
 
     def _see_weights(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
         self.clock += 1
@@ -208,7 +209,7 @@ class Probe:
         def note(grads: tuple[Tensor | None, ...]) -> None:
             layer.grad_energy = _grads_energy(grads)
 
-        node.register_prehook(note)
+        self._listen(node.register_prehook, note)
 
     def see_slot(self, slot_id: int, tensor: Tensor) -> None:
         """A tensor was encoded."""
@@ -223,9 +224,20 @@ class Probe:
         if node is not None and node.name() in LOGARITHMS:
             sample.mean_square = energy_of(tensor) / tensor.numel()
         if node is not None and node.name() in SAVES_OUTPUT:
-            node.register_hook(note)
+            self._listen(node.register_hook, note)
         elif node is not None:
-            node.register_prehook(note)
+            self._listen(node.register_prehook, note)
+
+    def _listen(self, register: Callable[[Callable[..., None]], Any], note: Callable[..., None]) -> Any:
+        """Has `note` called in backward. What goes wrong in it costs a sample, never the user's backward."""
+
+        def careful(*grads: Any) -> None:
+            try:
+                note(*grads)
+            except Exception as error:
+                self.on_failure("a gradient could not be sampled", error)
+
+        return register(careful)
 
     def see_read(self, node: Any, slots: Sequence[Slot]) -> None:
         """In backward `node` asked for what follows from `slots`. Factors of one product are partners."""
