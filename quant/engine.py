@@ -296,7 +296,7 @@ class Engine:
             elif self.policy.probe.is_on:
                 self.policy.probe.see_slot(slot.id, tensor)
         if stored is None:
-            return self._keep(tensor, "not_worth_it")
+            return self._keep(tensor, "not_worth_it", is_planned=bool(slot.curves))
         stored.note_reader(frame.path)
         self._enter(stored, tensor, key)
         stored.count_in(self.ledger)
@@ -410,9 +410,9 @@ class Engine:
 
     # -- passing through
 
-    def _keep(self, tensor: Tensor, reason: str) -> Kept:
+    def _keep(self, tensor: Tensor, reason: str, *, is_planned: bool = False) -> Kept:
         num_bytes = 0 if reason == "parameter" else _bytes_of(tensor)
-        self.ledger.keep(reason, num_bytes)
+        self.ledger.keep(reason, num_bytes, is_planned=is_planned)
         return Kept(tensor, self.ledger, num_bytes)
 
     def _fail(self, text: str, error: Exception) -> None:

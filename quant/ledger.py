@@ -53,8 +53,8 @@ class Ledger:
         self.step_raw_bytes = 0
         self.step_fixed_bytes = 0
         self._step_peak_bytes = 0
-        self._step_exact_bytes = 0
         self._step_kept_bytes = 0
+        self._step_fixed_bytes = 0
         self.num_packs = 0
         self.num_coded = 0
         self.num_derived = 0
@@ -108,15 +108,17 @@ class Ledger:
 
     def begin_step(self) -> None:
         """What the step before held at most becomes step_raw_bytes; what no plan can shrink, step_fixed_bytes."""
-        self.step_fixed_bytes = self._step_kept_bytes + self._step_exact_bytes
+        self.step_fixed_bytes = self._step_fixed_bytes
         self.step_raw_bytes = self._step_peak_bytes + self._step_kept_bytes
         self._step_peak_bytes = self.raw_bytes
-        self._step_kept_bytes = self._step_exact_bytes = 0
+        self._step_kept_bytes = self._step_fixed_bytes = 0
 
-    def keep(self, reason: str, num_bytes: int) -> None:
+    def keep(self, reason: str, num_bytes: int, *, is_planned: bool = False) -> None:
+        """is_planned: as it is for now, because a plan says so."""
         self.passed[reason] += 1
         self.hold(num_bytes)
         self._step_kept_bytes += num_bytes
+        self._step_fixed_bytes += 0 if is_planned else num_bytes
 
     def hold(self, num_bytes: int) -> None:
         """A tensor of so many bytes is kept as it is; negative: no longer."""
@@ -126,7 +128,7 @@ class Ledger:
 
     def note_exact(self, stored: Stored | None) -> None:
         """A mask, integers or raw bytes were stored: no width of theirs can be planned."""
-        self._step_exact_bytes += stored.stored_bytes if stored is not None else 0
+        self._step_fixed_bytes += stored.stored_bytes if stored is not None else 0
 
     def counts(self) -> dict[str, int]:
         return {

@@ -28,6 +28,7 @@ SAMPLE_EVERY = 31
 EARLY_SAMPLES = frozenset({1, 2, 7, 16})
 BUDGET_SHARE = 0.97  # of the bytes that are free for planes: the rest is for what changes from step to step
 RATIO_SHARE = 0.99  # of the bytes that a ratio allows; the rest is for the ends of pages
+ENOUGH_BYTES = 256 << 10  # what a ratio leaves to the smallest model: less helps nobody, and costs it its gradient
 ROOMY_SHARE = 0.8
 SPARED = 4  # of the largest saved tensors: what a sparing step does without (ResNet-18: three)
 BUDGET_CHANGE = 0.02
@@ -165,7 +166,7 @@ class Policy:
             scale = self._error_scale or 1.0 / max(self.probe.gradient_energy, 1e-30)
             max_error = wish.max_error**2 / scale
         else:
-            max_bytes = min(max_bytes, RATIO_SHARE * self._ledger.step_raw_bytes / wish.ratio)
+            max_bytes = min(max_bytes, max(RATIO_SHARE * self._ledger.step_raw_bytes / wish.ratio, ENOUGH_BYTES))
         self.outcome = plan(menus, Goal(max_bytes - fixed_bytes, max_error))
         if max_error and self.outcome.error > max_error:
             self._say_that_the_budget_is_short(wish)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from daf.quant import Engine, Wish
 from daf.quant.importance import Layer, Probe, SlotSample, energy_of
+from daf.quant.policy import ENOUGH_BYTES
 from daf.quant.slots import Slot
 from tests.unit.quant.host_arena import HostArena
 
@@ -115,6 +116,24 @@ def test_a_slot_has_a_plan_from_the_second_step_on() -> None:
         step(net)
         raw_bytes = engine.stats()["peak_raw_bytes"]
         assert raw_bytes / 12 < planned_bytes(engine) <= raw_bytes / 6
+
+
+def test_a_ratio_does_not_squeeze_a_model_that_takes_next_to_nothing() -> None:
+    net = make_net()
+    with Engine(TightArena(), bits="auto", wish=Wish(ratio=100.0)) as engine:
+        for _ in range(2):
+            step(net)
+        assert ENOUGH_BYTES / 2 < planned_bytes(engine) <= ENOUGH_BYTES
+
+
+def test_what_is_kept_as_it_is_because_a_plan_says_so_is_not_counted_twice() -> None:
+    leaf = torch.randn(8192, requires_grad=True)
+    with Engine(HostArena(), bits="auto") as engine:
+        for _ in range(4):
+            (leaf * 1).exp().sum().backward()
+        assert engine.stats()["passed_not_worth_it_total"] > 0
+        assert planned_bytes(engine) == leaf.nbytes
+        assert engine.ledger.step_fixed_bytes == 0
 
 
 @pytest.mark.parametrize(
