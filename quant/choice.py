@@ -21,16 +21,8 @@ _FRAGILE = frozenset(
     for name in (
         *("GridSampler2D", "GridSampler3D", "TriangularSolve", "LinalgSolveTriangular", "LinalgSolveEx"),
         *("Cholesky", "LinalgCholeskyEx", "CholeskySolve", "CholeskyInverse", "LinalgInvEx", "LinalgPinv", "LinalgDet"),
-        *(
-            "LinalgSlogdet",
-            "LinalgLu",
-            "LinalgLuFactorEx",
-            "LuUnpack",
-            "LinalgQr",
-            "LinalgSvd",
-            "LinalgEigh",
-            "LinalgEig",
-        ),
+        *("LinalgSlogdet", "LinalgLu", "LinalgLuFactorEx", "LinalgLuSolve", "LuUnpack", "LinalgLstsq"),
+        *("LinalgMatrixExp", "LinalgQr", "LinalgHouseholderProduct", "Ormqr", "LinalgSvd", "LinalgEigh", "LinalgEig"),
     )
 )
 _LOGARITHM = "LogSoftmaxBackward0"

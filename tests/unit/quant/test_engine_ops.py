@@ -28,6 +28,10 @@ def _sampled(x: Tensor) -> Tensor:
     return F.grid_sample(x.view(1, 1, ROWS, COLS), grid, align_corners=False).view(ROWS, COLS)
 
 
+def _solved(matrix: Tensor, right: Tensor) -> Tensor:
+    return torch.linalg.lu_solve(*torch.linalg.lu_factor(matrix), right)
+
+
 OPS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu in place": lambda x: F.relu(x, inplace=True),
@@ -61,6 +65,9 @@ OPS: dict[str, Callable[[Tensor], Tensor]] = {
     "sampled by coordinates": _sampled,
     "inverse": lambda x: torch.linalg.inv(_near_identity(x)).repeat(ROWS // COLS, 1),
     "cholesky": lambda x: torch.linalg.cholesky(_near_identity(x)).repeat(ROWS // COLS, 1),
+    "solved by factors": lambda x: _solved(_near_identity(x), x[:COLS]).repeat(ROWS // COLS, 1),
+    "matrix exponential": lambda x: torch.linalg.matrix_exp(_near_identity(x)).repeat(ROWS // COLS, 1) * 0.1,
+    "orthogonal part": lambda x: torch.linalg.qr(_near_identity(x))[0].repeat(ROWS // COLS, 1),
     "transposed memory": lambda x: x.t().contiguous().t() * x,
     "expanded mean": lambda x: x * x.mean(0, keepdim=True).expand_as(x),
 }
