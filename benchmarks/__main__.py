@@ -11,6 +11,7 @@ METHODS = "plain,checkpoint,gact-2,daf-4,daf-2,daf-auto-20x"
 SHORT = (
     ("codec", ""),
     ("reduce", "--rounds 5"),
+    ("overhead", ""),
     ("packing", "--steps 3 --scale 0.25"),
     ("pool", ""),
     ("allocator", ""),
