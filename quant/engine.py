@@ -112,10 +112,13 @@ class Engine:
     # -- on and off
 
     def install(self) -> Engine:
-        """Switches the engine on: in this thread now, in others at their next module call."""
+        """Switches the engine on: in this thread now, in others at their next module call. With bits="off" torch saves
+        as ever: nothing is hooked."""
         if self.is_active:
             return self
         self.is_active = True
+        if self._is_off:
+            return self
         _engines.add(self)
         _watch_process()
         self.scope.install(on_root=self._enter_root, on_enter=self._enter_module, on_leave=self._leave_module)
@@ -171,7 +174,7 @@ class Engine:
 
     def pack(self, tensor: Tensor) -> Handle:
         self.ledger.num_packs += 1
-        if self._is_off or not self.is_active:
+        if not self.is_active:
             return self._pass_by(tensor)
         if self.scope.is_new_step():
             self._begin_step()
@@ -200,8 +203,7 @@ class Engine:
             return self._keep(tensor, "failure")
 
     def _pass_by(self, tensor: Tensor) -> Kept:
-        if not self.is_active:
-            self._unhook_thread()
+        self._unhook_thread()
         return Kept(tensor, self.ledger, 0)
 
     def unpack(self, handle: Handle) -> Tensor:
@@ -356,7 +358,7 @@ class Engine:
             return None
 
     def _enter_call(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
-        if not self.may_derive or self._is_off or not is_candidate(module) or self._trust.of(module) is False:
+        if not self.may_derive or not is_candidate(module) or self._trust.of(module) is False:
             return None
         if len(args) != 1 or type(args[0]) is not Tensor or not torch.is_grad_enabled() or not args[0].requires_grad:
             return None

@@ -436,6 +436,15 @@ def test_a_failing_encoder_costs_compression_and_never_the_run(
     assert coarse.stats()["failures_total"] >= 2
 
 
+def test_switched_off_nothing_is_hooked(arena: HostArena) -> None:
+    with Engine(arena, bits="off") as engine:
+        x = wide(256, 256).requires_grad_()
+        y = nn.Linear(256, 256)(x).exp()
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        assert torch.equal(torch.autograd.grad(y.sum(), y)[0], torch.ones_like(y))
+    assert engine.stats()["packs_total"] == 0
+
+
 @pytest.mark.parametrize("part", ["engine.is_candidate", "engine.bound_input", "importance.energy_of"])
 def test_whatever_else_fails_costs_no_run_either(coarse: Engine, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     def fail(*_args: object) -> None:
