@@ -191,8 +191,8 @@ class Probe:
             norm.grad_energy = _grads_energy(grads)
 
         def note_weight(grad: Tensor) -> None:
-            norm.product_energy = energy_of(grad)
             hook.remove()
+            norm.product_energy = energy_of(grad)
 
         self._listen(node.register_prehook, note)
         hook = self._listen(weight.register_hook, note_weight)
