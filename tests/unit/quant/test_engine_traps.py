@@ -438,14 +438,12 @@ def test_a_failing_encoder_costs_compression_and_never_the_run(
 
 def test_switched_off_nothing_is_hooked(arena: HostArena) -> None:
     with Engine(arena, bits="off") as engine:
-        x = wide(256, 256).requires_grad_()
-        y = nn.Linear(256, 256)(x).exp()
+        nn.Linear(256, 256)(wide(256, 256)).exp().sum().backward()
         assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
-        assert torch.equal(torch.autograd.grad(y.sum(), y)[0], torch.ones_like(y))
     assert engine.stats()["packs_total"] == 0
 
 
-@pytest.mark.parametrize("part", ["engine.is_candidate", "engine.bound_input", "importance.energy_of"])
+@pytest.mark.parametrize("part", ["engine.is_candidate", "engine.bound_input", "importance._grads_energy"])
 def test_whatever_else_fails_costs_no_run_either(coarse: Engine, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     def fail(*_args: object) -> None:
         raise ValueError("broken on purpose")
