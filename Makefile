@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 SETUP_STAMP := $(VENV)/.setup
 BUILD_STAMP := $(VENV)/.build
 BENCH_STAMP := $(VENV)/.bench
-NATIVE := $(wildcard kernels/*.c kernels/*.h kernels/build_native.py allocator/*.c allocator/*.h allocator/build_native.py)
+NATIVE := $(shell find kernels allocator -name '*.[ch]' ! -name _native.c) kernels/build_native.py allocator/build_native.py
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench-setup demo test oracle sanitize fuzz check bench gpu clean
+.PHONY: help setup bench-setup demo docs wheels test test-fast zoo oracle sanitize fuzz check bench gpu clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,7 @@ $(SETUP_STAMP): pyproject.toml setup.py constraints.txt scripts/preflight
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "Installing torch and the tools into $(VENV) ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch setuptools cffi
+	@$(BIN)/python scripts/chart-library
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev]'
 	@touch $@ $(BUILD_STAMP)
 
@@ -39,10 +40,18 @@ $(BENCH_STAMP): $(SETUP_STAMP)
 	@touch $@
 
 demo: setup ## train a small GPT, plain and under DAF, with the live page; prints the comparison
-	@$(BIN)/python -m daf.demo
+	@$(BIN)/python -m daf.cli.demo
 
 test: setup ## run the tests
 	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile
+
+# What a change of Python code breaks first; whole processes, browsers, compilers and long properties are left to `make test`.
+FAST_TESTS := $(addprefix tests/unit/,daf dashboards quant server)
+test-fast: setup ## run the quick tests, for the inner loop (under 90 s)
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile -m "not slow" $(FAST_TESTS)
+
+zoo: bench-setup ## train a zoo of small models plain and under DAF; writes docs/zoo.md
+	@$(BIN)/python -m tests.zoo
 
 oracle: setup ## a million operations on the arena and its Python twin
 	@$(BIN)/python -m tests.oracle --operations 1000000
@@ -59,8 +68,16 @@ check: setup ## ruff, mypy strict, clang-format and the house rules
 bench: bench-setup ## run the short benchmarks and print their tables
 	@$(BIN)/python -m benchmarks
 
+docs: setup ## build the documentation and serve it at http://127.0.0.1:8000
+	@$(BIN)/python scripts/requirements docs | xargs $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+	@$(BIN)/python scripts/reference && NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
+
+wheels: setup ## build sdist and wheels into dist/, and check them
+	@$(BIN)/python scripts/requirements wheels | xargs $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+	@$(BIN)/python scripts/wheels
+
 gpu: setup ## what only a CUDA machine can show, into build/gpu-report.md
 	@$(BIN)/python -m benchmarks.gpu
 
 clean: ## remove everything that was built or installed here
-	rm -rf $(VENV) build *.egg-info allocator/*.so kernels/*.so
+	rm -rf $(VENV) build dist dashboards/library *.egg-info allocator/*.so kernels/*.so

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daf.allocator.arena import Arena, Outcome, Stash, StashSpec
-    from daf.allocator.cpu_door import FrontDoorWarning, cpu_arena, install_cpu, uninstall_cpu
-    from daf.allocator.cuda_door import (
+    from daf.allocator.torch.cpu_door import FrontDoorWarning, cpu_arena, install_cpu, uninstall_cpu
+    from daf.allocator.torch.cuda_door import (
         cuda_arena,
         device_arena,
         home_stream,
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
         library_path,
         maybe_install_cuda,
     )
-    from daf.allocator.torch_stats import (
+    from daf.allocator.torch.memory_stats import (
         max_memory_allocated,
         memory_allocated,
         memory_stats,
         reset_accumulated_memory_stats,
         reset_peak_memory_stats,
     )
-    from daf.allocator.torch_summary import memory_summary
-    from daf.allocator.tracing import start_trace, stop_trace
+    from daf.allocator.torch.memory_summary import memory_summary
+    from daf.allocator.trace.recording import start_trace, stop_trace
 
 __all__ = [
     "Arena",
@@ -55,8 +55,8 @@ __all__ = [
 
 _MODULES = {
     "arena": ("Arena", "Outcome", "Stash", "StashSpec"),
-    "cpu_door": ("FrontDoorWarning", "cpu_arena", "install_cpu", "uninstall_cpu"),
-    "cuda_door": (
+    "torch.cpu_door": ("FrontDoorWarning", "cpu_arena", "install_cpu", "uninstall_cpu"),
+    "torch.cuda_door": (
         "cuda_arena",
         "device_arena",
         "home_stream",
@@ -64,15 +64,15 @@ _MODULES = {
         "library_path",
         "maybe_install_cuda",
     ),
-    "torch_stats": (
+    "torch.memory_stats": (
         "max_memory_allocated",
         "memory_allocated",
         "memory_stats",
         "reset_accumulated_memory_stats",
         "reset_peak_memory_stats",
     ),
-    "torch_summary": ("memory_summary",),
-    "tracing": ("start_trace", "stop_trace"),
+    "torch.memory_summary": ("memory_summary",),
+    "trace.recording": ("start_trace", "stop_trace"),
 }
 _LAZY = {name: f"daf.allocator.{module}" for module, names in _MODULES.items() for name in names}
 

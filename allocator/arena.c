@@ -1,7 +1,7 @@
 /* Opening and closing, the tensor zone's front, and what fork needs. */
 #define _GNU_SOURCE
-#include "core.h"
-#include "trace_internal.h"
+#include "core/core.h"
+#include "trace/trace_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,52 +95,54 @@ uint32_t daf_arena_page_bytes(const daf_arena_t *arena) {
 
 /* Nothing of a closed arena is left but the arena itself: whoever took the last piece away takes that too. */
 void dafi_leave(daf_arena_t *arena) {
-    bool is_last = arena->is_closed && arena->tensors.num_live == 0 && arena->num_stashes == 0;
+    bool is_last =
+        arena->is_closed && arena->tensors.num_live == 0 && arena->num_stashes == 0 && arena->num_asking == 0;
     dafi_unlock(arena);
     if (is_last) destroy(arena);
 }
 
-static void *alloc_locked(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status) {
+typedef struct tensor_request {
+    uint64_t num_bytes;
+    void *block;          /* what it got */
+    uint64_t block_bytes; /* of live memory that it took */
+} tensor_request_t;
+
+static void *find_block(daf_arena_t *arena, uint64_t num_bytes, daf_status_t *status) {
     dafi_tensors_t *zone = &arena->tensors;
-    void *block = NULL;
-    if (num_bytes <= DAFI_SMALL_MAX) {
-        block = dafi_small_alloc(arena, num_bytes, status);
-    } else {
-        uint32_t id = dafi_extent_alloc(arena, num_bytes, DAFI_LIVE, status);
-        if (id) {
-            zone->live_bytes += dafi_extent(zone, id)->num_bytes;
-            block = zone->base + dafi_extent(zone, id)->offset;
-        }
-    }
-    if (!block) return NULL;
-    zone->num_live++;
+    if (num_bytes <= DAFI_SMALL_MAX) return dafi_small_alloc(arena, num_bytes, status);
+    uint32_t id = dafi_extent_alloc(arena, num_bytes, DAFI_LIVE, status);
+    if (id == 0) return NULL;
+    zone->live_bytes += dafi_extent(zone, id)->num_bytes;
+    return zone->base + dafi_extent(zone, id)->offset;
+}
+
+static daf_status_t attempt_tensor(daf_arena_t *arena, void *context) {
+    tensor_request_t *request = context;
+    daf_status_t status;
+    uint64_t before = arena->tensors.live_bytes;
+    if (arena->is_closed) return DAF_CLOSED; /* by the callback */
+    request->block = find_block(arena, request->num_bytes, &status);
+    if (!request->block) return status;
+    request->block_bytes = arena->tensors.live_bytes - before;
+    arena->tensors.num_live++;
     arena->counts.allocs++;
     dafi_note(arena);
-    if (num_bytes >= DAFI_LARGE_EVENT_BYTES) dafi_event(arena, DAFI_EVENT_ALLOC, 0, num_bytes, 0, NULL);
-    return block;
+    if (request->num_bytes >= DAFI_LARGE_EVENT_BYTES)
+        dafi_event(arena, DAFI_EVENT_ALLOC, 0, request->num_bytes, 0, NULL);
+    return DAF_OK;
 }
 
 daf_status_t dafi_arena_take(daf_arena_t *arena, uint64_t num_bytes, void **block, uint64_t *block_bytes) {
-    daf_status_t status;
-    if (num_bytes == 0) num_bytes = 1;
+    tensor_request_t request = {.num_bytes = dafi_max(num_bytes, 1)};
     dafi_lock(arena);
-    uint64_t before = arena->tensors.live_bytes;
-    *block = alloc_locked(arena, num_bytes, &status);
-    if (status == DAF_OUT_OF_MEMORY && arena->reclaim) {
-        dafi_unlock(arena);
-        arena->reclaim(arena->reclaim_context, num_bytes);
-        dafi_lock(arena);
-        before = arena->tensors.live_bytes;
-        *block = alloc_locked(arena, num_bytes, &status);
-    }
-    if (status == DAF_OUT_OF_MEMORY && dafi_budget_give_way(arena, dafi_taken_bytes(num_bytes)))
-        *block = alloc_locked(arena, num_bytes, &status);
-    *block_bytes = arena->tensors.live_bytes - before;
+    daf_status_t status = dafi_request(arena, attempt_tensor, &request, dafi_taken_bytes(request.num_bytes));
     if (status == DAF_OUT_OF_MEMORY) {
         arena->counts.oom++;
-        dafi_event(arena, DAFI_EVENT_OOM, 0, num_bytes, 0, "tensor");
+        dafi_event(arena, DAFI_EVENT_OOM, 0, request.num_bytes, 0, "tensor");
     }
-    dafi_unlock(arena);
+    dafi_leave(arena);
+    *block = request.block;
+    *block_bytes = request.block_bytes;
     return status;
 }
 
@@ -234,6 +236,10 @@ void daf_arena_set_paused(daf_arena_t *arena, int is_paused) {
     dafi_unlock(arena);
 }
 
+void daf_arena_tell(daf_arena_t *arena, daf_told_t what, double value) {
+    if ((unsigned)what < DAF_NUM_TOLD) atomic_store_explicit(&arena->told[what], value, memory_order_relaxed);
+}
+
 void daf_arena_count_saved(daf_arena_t *arena, int64_t raw_bytes, int64_t kept_bytes) {
     dafi_lock(arena);
     arena->other_raw_bytes += (uint64_t)raw_bytes;
@@ -249,15 +255,13 @@ void daf_arena_step(daf_arena_t *arena, double seconds) {
     arena->counts.step_seconds = seconds;
     arena->counts.step_seconds_total += seconds;
     arena->last_step = arena->step;
-    arena->step = (dafi_step_peaks_t){.live = arena->tensors.live_bytes + dafi_plane_bytes(arena),
-                                      .held = dafi_held_bytes(arena),
-                                      .raw = arena->raw_bytes + arena->other_raw_bytes,
-                                      .saved = dafi_plane_bytes(arena) + arena->kept_bytes};
+    arena->step = dafi_now(arena);
     if (arena->counts.steps - arena->decay.last_step >= DAFI_LOOK_STEPS) dafi_decay(arena);
     dafi_moves_renew(arena);
+    dafi_assert_expensive(dafi_is_valid(arena, NULL, 0));
     dafi_event(arena, DAFI_EVENT_STEP, 0, arena->last_step.held, seconds, NULL);
-    dafi_publish(arena);
     dafi_unlock(arena);
+    dafi_publish(arena);
 }
 
 void daf_arena_reset_peaks(daf_arena_t *arena) {

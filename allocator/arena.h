@@ -14,13 +14,13 @@
  *      resident = tensor + plane + cached            at every moment outside the lock
  *
  * Threads: every function may be called from any thread at any time unless it says otherwise; one lock per arena, never
- * held while waiting for anything but the spill file. Fork: the child has a private copy of the arena, without what was
- * spilled, and publishes nothing. This header is read by C and by cffi.
+ * held while waiting for anything but the zones' memory and the spill file, nor during a callback. Fork: the child has
+ * a private copy of the arena, without what was spilled, and publishes nothing. This header is read by C and by cffi.
  */
 #ifndef DAF_ARENA_H
 #define DAF_ARENA_H
 
-#include "backend.h"
+#include "os/backend.h"
 
 #define DAF_MAX_STREAMS 12
 #define DAF_MAX_SLOTS 4096
@@ -66,6 +66,11 @@ typedef struct daf_outcome {
 /* Called without the arena's lock when a request would fail: free what you hold back, return the bytes you freed. */
 typedef uint64_t (*daf_reclaim_fn)(void *context, uint64_t wanted_bytes);
 
+/* Called without the arena's lock, in the thread that asked, when a request does not fit after cached memory is used
+ * and before anything is dropped. `missing_bytes` are still to be found. More than 0: something may have been freed,
+ * try again. Requests that the callback itself makes do not call it. */
+typedef int (*daf_pressure_fn)(void *context, uint64_t missing_bytes);
+
 daf_status_t daf_arena_open(const daf_arena_config_t *config, daf_arena_t **arena);
 
 /* Ends publishing. Memory goes with the last live tensor or stash, so both may outlive the call: of them, freeing,
@@ -82,6 +87,11 @@ void daf_arena_range(const daf_arena_t *arena, uintptr_t *begin, uintptr_t *end)
 int daf_arena_owns(const daf_arena_t *arena, const void *pointer);     /* 1: inside the tensor zone; no lock */
 uint64_t daf_arena_block_bytes(daf_arena_t *arena, const void *block); /* usable bytes; 0: not a live block */
 void daf_arena_set_reclaim(daf_arena_t *arena, daf_reclaim_fn reclaim, void *context);
+/* NULL: nobody. A callback that has begun may still be running when this returns. A forked child has none. */
+void daf_arena_set_pressure(daf_arena_t *arena, daf_pressure_fn pressure, void *context);
+/* No callback of any arena begins from now on; waits some seconds for those that run in other threads. For the end of
+ * the process. */
+void daf_pressure_stop(void);
 
 /* Plane zone. A reserved stash is pinned once. The view's address is stable; its content may be read while pinned. */
 daf_status_t daf_stash_reserve(daf_arena_t *arena, const daf_stash_spec_t *spec, uint32_t slot_id, uint64_t raw_bytes,
@@ -103,6 +113,18 @@ uint64_t daf_arena_trim(daf_arena_t *arena, uint64_t max_bytes);
 uint32_t daf_arena_evict(daf_arena_t *arena, uint32_t max_count);
 int daf_arena_is_paused(const daf_arena_t *arena); /* compression paused by command */
 void daf_arena_set_paused(daf_arena_t *arena, int is_paused);
+
+/* Numbers that the arena cannot know and shows for those who do; 0 until told. Any thread, no lock. */
+typedef enum daf_told {
+    DAF_TOLD_PARAMETER_BYTES = 0,
+    DAF_TOLD_GRADIENT_BYTES,
+    DAF_TOLD_OPTIMIZER_BYTES,
+    DAF_TOLD_EXPECTED_ERROR,
+    DAF_TOLD_MEASURED_ERROR,
+    DAF_TOLD_OVERHEAD_SECONDS,
+    DAF_NUM_TOLD
+} daf_told_t;
+void daf_arena_tell(daf_arena_t *arena, daf_told_t what, double value);
 /* Saved tensors without a stash come (positive) or go: what plain training would hold for them, and what is held. */
 void daf_arena_count_saved(daf_arena_t *arena, int64_t raw_bytes, int64_t kept_bytes);
 void daf_arena_step(daf_arena_t *arena, double seconds); /* one training step ended */
@@ -110,6 +132,17 @@ void daf_arena_step(daf_arena_t *arena, double seconds); /* one training step en
 int daf_arena_is_valid(daf_arena_t *arena, char *why, uint64_t why_bytes);
 /* What is held by whom, and which budget would hold `num_bytes` more. For the message of an out-of-memory error. */
 void daf_arena_report(daf_arena_t *arena, uint64_t num_bytes, char *text, uint64_t text_bytes);
+
+/* What is known beyond the arena of the step that ran out of memory. */
+typedef struct daf_advice {
+    uint64_t budget_bytes; /* in: the least that the arena knows of; out: the least for the whole step */
+    char path[512];        /* a file with more; empty: none */
+} daf_advice_t;
+/* Called like a pressure callback: without a lock, in the thread whose request failed. */
+typedef void (*daf_advise_fn)(daf_arena_t *arena, uint64_t num_bytes, daf_advice_t *advice);
+void daf_set_advise(daf_advise_fn advise); /* for all arenas of the process; NULL: none */
+/* The report of a request that has failed, with advice. */
+void daf_arena_explain(daf_arena_t *arena, uint64_t num_bytes, char *text, uint64_t text_bytes);
 
 /* Statistics: cell i belongs to field i. A cell is a uint64_t or a double, as its field says. */
 typedef struct daf_field {
@@ -127,7 +160,7 @@ const daf_field_t *daf_stats_fields(void);
 void daf_arena_stats(daf_arena_t *arena, uint64_t *cells);
 void daf_arena_reset_peaks(daf_arena_t *arena);
 
-/* Publishing: see page.h. `identity` is a JSON text, copied. The file name is made of pid and start time inside
+/* Publishing: see stats_page.h. `identity` is a JSON text, copied. The file name is made of pid and start time inside
  * `folder`. */
 daf_status_t daf_arena_publish(daf_arena_t *arena, const char *folder, const char *identity);
 const char *daf_arena_page_path(const daf_arena_t *arena); /* "" when not published; lives as long as the arena */

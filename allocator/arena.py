@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from daf.allocator import runtime, statspage
+from daf.allocator import out_of_memory, pressure
 from daf.allocator._native import ffi, lib
+from daf.allocator.stats import reader, runtime_dir
 from daf.errors import DafError, DafOutOfMemoryError
 from daf.sizes import format_bytes
 
@@ -25,6 +26,14 @@ _NUM_FIELDS = int(lib.daf_stats_num_fields())
 _FIELDS = [lib.daf_stats_fields()[i] for i in range(_NUM_FIELDS)]
 _FIELD_NAMES = [ffi.string(field.name).decode() for field in _FIELDS]
 _CELLS = struct.Struct("=" + "".join("d" if field.type == 1 else "Q" for field in _FIELDS))
+
+_TOLD = {
+    name: getattr(lib, f"DAF_TOLD_{name.upper()}")
+    for name in (
+        "parameter_bytes", "gradient_bytes", "optimizer_bytes", "expected_error", "measured_error",
+        "overhead_seconds",
+    )
+}  # fmt: skip
 
 _reserve = lib.daf_stash_reserve
 _pin = lib.daf_stash_pin
@@ -166,14 +175,15 @@ class Arena:
     def _take(self, raw: Any, at_exit: Callable[[Any], None]) -> None:
         self._raw = raw
         self.page_bytes = int(lib.daf_arena_page_bytes(raw))
-        self._at_exit = weakref.finalize(self, at_exit, raw)
+        self._at_exit = weakref.finalize(self, _end, raw, at_exit)
+        out_of_memory.watch(self)
         atexit.register(self._at_exit)
 
     def _publish(self, name: str, device: str = "cpu") -> None:
         try:
-            folder = runtime.make_runtime_dir()
-            statspage.clean_stale(folder)
-            identity = runtime.make_identity(name, device).encode()
+            folder = runtime_dir.make_runtime_dir()
+            reader.clean_stale(folder)
+            identity = runtime_dir.make_identity(name, device).encode()
             status = lib.daf_arena_publish(self._raw, os.fsencode(folder), identity)
             if status:
                 raise OSError(ffi.errno, os.strerror(ffi.errno), str(folder))
@@ -244,6 +254,16 @@ class Arena:
         lib.daf_arena_set_budget(self._open(), num_bytes, force, outcome)
         reason = ffi.string(outcome.reason).decode()
         return Outcome(_OUTCOME_STATES[outcome.state], int(outcome.least_bytes), reason)
+
+    def set_pressure(self, callback: Callable[[int], bool] | None) -> None:
+        """Have `callback` asked when a request does not fit once cached memory is used, before planes are dropped.
+
+        It gets the bytes that are missing and returns whether it may have freed some; then the request is tried again,
+        and the callback asked again while bytes are missing. It runs in the thread that asked for memory, maybe in the
+        middle of a torch op, maybe in several threads at once. Requests that it makes itself do not ask again. Its
+        exceptions are said once and count as False. None: nobody is asked.
+        """
+        pressure.set_callback(self._open(), callback)
 
     def trim(self, max_bytes: int = 2**63) -> int:
         """Give cached memory back to the system; returns how many bytes."""
@@ -319,6 +339,11 @@ class Arena:
         if self._raw:
             lib.daf_arena_count_saved(self._raw, raw_bytes, kept_bytes)
 
+    def tell(self, **numbers: float) -> None:
+        """Show numbers that only the engine knows: parameter_bytes, expected_error, ... of `daf_told_t`."""
+        for name, value in numbers.items():
+            lib.daf_arena_tell(self._open(), _TOLD[name], value)
+
     def step(self, seconds: float) -> None:
         """Say that a training step has ended."""
         lib.daf_arena_step(self._open(), seconds)
@@ -332,13 +357,23 @@ class Arena:
             raise DafError("the arena is closed")
         return self._raw
 
+    def _explain(self, num_bytes: int) -> str:
+        text = ffi.new("char[]", REPORT_BYTES)
+        lib.daf_arena_explain(self._open(), num_bytes, text, REPORT_BYTES)
+        return str(ffi.string(text).decode(errors="replace"))
+
     def _fail(self, status: int, what: str, num_bytes: int) -> None:
         """Raise what `status` means."""
         if status == lib.DAF_OUT_OF_MEMORY:
-            raise DafOutOfMemoryError(self.report(num_bytes))
+            raise DafOutOfMemoryError(self._explain(num_bytes))
         if status == lib.DAF_SYSTEM:
             raise DafError(f"the system has no {format_bytes(num_bytes)} for {what}: {os.strerror(ffi.errno)}")
         raise DafError(f"{what} of {num_bytes} bytes: invalid, or the arena is closed")
+
+
+def _end(raw: Any, at_exit: Callable[[Any], None]) -> None:
+    pressure.set_callback(raw, None)
+    at_exit(raw)
 
 
 def _close(raw: Any) -> None:

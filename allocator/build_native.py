@@ -6,13 +6,22 @@ import re
 from cffi import FFI
 
 HERE = pathlib.Path(__file__).parent
-SOURCES = sorted(str(path.relative_to(HERE.parent)) for path in HERE.glob("*.c") if path.name != "_native.c")
-HEADERS = ("backend.h", "arena.h", "bench.h", "meter.h", "door.h", "trace.h", "replay.h", "cuda_door.h")
+SOURCES = sorted(str(path.relative_to(HERE.parent)) for path in HERE.rglob("*.c") if path.name != "_native.c")
+HEADERS = (
+    "../daf/status.h",
+    "os/backend.h",
+    "arena.h",
+    "os/ending.h",
+    "stats/meter.h",
+    "torch/cpu_door.h",
+    "trace/trace.h",
+    "torch/cuda_door.h",
+)
 
 
-def declarations(name: str) -> str:
+def declarations(header: pathlib.Path) -> str:
     """A header as cffi takes it: constants stay, other preprocessor lines and comments go."""
-    text = re.sub(r"/\*.*?\*/", "", (HERE / name).read_text(), flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
     kept = [
         line for line in text.split("\n") if not line.startswith("#") or re.match(r"#define \w+ \d+$", line.strip())
     ]
@@ -20,12 +29,18 @@ def declarations(name: str) -> str:
 
 
 ffibuilder = FFI()
-ffibuilder.cdef("".join(declarations(name) for name in HEADERS))
+ffibuilder.cdef("".join(declarations(HERE / name) for name in HEADERS))
+ffibuilder.cdef("""
+    extern "Python" int daf_on_pressure(void *, uint64_t);
+    extern "Python" void daf_on_out_of_memory(daf_arena_t *, uint64_t, daf_advice_t *);
+    int daf_ask_python(void *context, uint64_t missing_bytes);
+    void daf_ask_advice(daf_arena_t *arena, uint64_t num_bytes, daf_advice_t *advice);
+""")
 ffibuilder.set_source(
     "daf.allocator._native",
-    "".join(f'#include "{name}"\n' for name in HEADERS),
+    "".join(f'#include "{name}"\n' for name in (*HEADERS, "python_glue.h")),
     sources=SOURCES,
-    depends=sorted(str(path.relative_to(HERE.parent)) for path in HERE.glob("*.h")),
+    depends=["daf/status.h", *sorted(str(path.relative_to(HERE.parent)) for path in HERE.rglob("*.h"))],
     include_dirs=["allocator"],
     extra_compile_args=["-std=c11", "-O3", "-Wall", "-Wextra", "-fexceptions"],
     libraries=["pthread", "m", "dl"],

@@ -17,16 +17,18 @@ import torch
 from torch import Tensor
 
 import daf
-from benchmarks import methods, models, report
-from benchmarks.cli import add_model_options, job_of
 from benchmarks.peers.method import Method, gradient
-from benchmarks.training import options_of
-from benchmarks.workload import Batch, Workload
+from benchmarks.tools import report
+from benchmarks.tools.cli import add_model_options, job_of
+from benchmarks.train import methods
+from benchmarks.train.training import options_of
+from benchmarks.workloads import models
+from benchmarks.workloads.workload import Batch, Workload
 from daf.kernels import Spec
-from daf.quant.choice import Chooser, is_relu_like
-from daf.quant.encoder import has_columns
-from daf.quant.layout import layout_of
-from daf.quant.slots import Slot
+from daf.quant.encode.choice import Chooser, is_relu_like
+from daf.quant.encode.encoder import has_columns
+from daf.quant.saved.layout import layout_of
+from daf.quant.saved.slots import Slot
 
 CODECS = {"meansplit": range(1, 5), "minmax": range(2, 9)}
 NUM_WARMUPS = 3  # auto samples in the first two
@@ -46,16 +48,16 @@ class Uniform(Chooser):
     """One codec and group shape for all floats; runs where a tensor has no columns, support planes where it is sparse
     for sure."""
 
-    def __init__(self, codec: str, bits: int, group: str, *, may_derive: bool) -> None:
+    def __init__(self, codec: str, bits: int, group: str, *, may_recompute: bool) -> None:
         super().__init__(bits)
-        self.codec, self.group, self.may_derive = codec, group, may_derive
+        self.codec, self.group, self.may_recompute = codec, group, may_recompute
 
     def choose(self, tensor: Tensor, slot: Slot) -> Spec:
         spec = super().choose(tensor, slot)
         if not tensor.is_floating_point() or spec.codec == "raw":
             return spec
         group = self.group if has_columns(layout_of(tensor.shape, tensor.stride())) else "run"
-        return Spec("support", spec.bits, group) if is_relu_like(tensor) else Spec(self.codec, self.width, group)
+        return Spec("support", spec.bits, group) if is_relu_like(tensor, slot) else Spec(self.codec, self.width, group)
 
 
 class Bench:
@@ -76,7 +78,7 @@ class Bench:
         with daf.Session(cpu_allocator=False, **settings) as session:
             if uniform is not None:
                 session.engine.encoder.chooser = uniform
-                session.engine.may_derive = uniform.may_derive
+                session.engine.may_recompute = uniform.may_recompute
             method = methods.Daf(self.workload, session)
             for _ in range(NUM_WARMUPS):
                 self._gradient(method, self.batches[0])
@@ -105,18 +107,19 @@ class Bench:
         return row
 
 
-def uniforms(widths: Sequence[int], *, may_derive: bool) -> Iterator[tuple[str, Uniform]]:
+def uniforms(widths: Sequence[int], *, may_recompute: bool) -> Iterator[tuple[str, Uniform]]:
     for codec, group in itertools.product(CODECS, ("run", "column")):
         for bits in CODECS[codec]:
             if bits in widths:
-                kind = "derived" if may_derive else "uniform"
-                yield f"{kind} {codec}-{bits} {group}", Uniform(codec, bits, group, may_derive=may_derive)
+                kind = "derived" if may_recompute else "uniform"
+                yield f"{kind} {codec}-{bits} {group}", Uniform(codec, bits, group, may_recompute=may_recompute)
 
 
-def compare(bench: Bench, widths: Sequence[int], *, may_derive: bool) -> Iterator[report.Row]:
+def compare(bench: Bench, widths: Sequence[int], *, may_recompute: bool) -> Iterator[report.Row]:
     """A row for each uniform way, then one of `auto` for each width."""
     found = [
-        bench.measure(name, uniform, bits=uniform.width) for name, uniform in uniforms(widths, may_derive=may_derive)
+        bench.measure(name, uniform, bits=uniform.width)
+        for name, uniform in uniforms(widths, may_recompute=may_recompute)
     ]
     yield from found
     for width in widths:
@@ -142,7 +145,7 @@ def main() -> None:
     for name in arguments.model.split(","):
         workload = models.recipe(name, options_of(job_of(arguments))).build()
         bench = Bench(workload, arguments.batches)
-        found = [row for may_derive in (False, True) for row in compare(bench, widths, may_derive=may_derive)]
+        found = [row for may_recompute in (False, True) for row in compare(bench, widths, may_recompute=may_recompute)]
         print("\n" + report.format_table(found, COLUMNS), flush=True)
         rows += found
     if arguments.json:

@@ -30,7 +30,7 @@ PARTS = (
     Part("The allocator under several streams", (*PYTEST, "tests/gpu/test_cuda_allocator.py")),
     Part("The engine on CUDA tensors", (*PYTEST, "tests/gpu/test_cuda_engine.py")),
     Part("The allocator against the driver's double", (*PYTEST, "tests/unit/allocator/test_cuda_door.py")),
-    Part("The demo", (sys.executable, "-m", "daf.demo")),
+    Part("The demo", (sys.executable, "-m", "daf.cli.demo")),
 )
 
 

@@ -13,11 +13,12 @@ import time
 import torch
 
 import daf
-from benchmarks import models, report
-from benchmarks.cli import add_model_options, job_of
-from benchmarks.training import options_of
-from benchmarks.worker import Job
-from daf.quant.policy import is_sampled
+from benchmarks.tools import report
+from benchmarks.tools.cli import add_model_options, job_of
+from benchmarks.train.training import options_of
+from benchmarks.train.worker import Job
+from benchmarks.workloads import models
+from daf.quant.plan.policy import is_sampled
 
 NUM_WARMUPS = 4
 NUM_STEPS = 200

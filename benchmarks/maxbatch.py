@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks import report
-from benchmarks.cli import add_model_options, job_of
-from benchmarks.memory_limit import make_limit
-from benchmarks.worker import Job, Worker, WorkerError
+from benchmarks.tools import report
+from benchmarks.tools.cli import add_model_options, job_of
+from benchmarks.tools.memory_limit import make_limit
+from benchmarks.train.worker import Job, Worker, WorkerError
 from daf.sizes import format_bytes, parse_bytes
 
 COLUMNS = {

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 import daf
-from benchmarks import report
+from benchmarks.tools import report
 
 NUM_SAVES = 400
 CASES = (

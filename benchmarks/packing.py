@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.data import DataFolder
-from benchmarks.models import build
-from benchmarks.report import Row, format_table, write_json
-from benchmarks.workload import Workload
+from benchmarks.tools.report import Row, format_table, write_json
+from benchmarks.workloads.data import DataFolder
+from benchmarks.workloads.models import build
+from benchmarks.workloads.workload import Workload
 from daf.allocator import Arena
 from daf.quant import Engine
-from daf.quant.packing import Encode, Packer, Ticket, WorkerPacker
+from daf.quant.encode.packing import Encode, Packer, Ticket, WorkerPacker
 from daf.sizes import format_bytes
 
 WAYS = ("plain", "inline", "worker")
@@ -127,7 +127,9 @@ def rows_of(model: str, num_threads: int, found: dict[str, dict[str, list[float]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.packing", description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the rows, with machine and versions, to FILE")
-    parser.add_argument("--models", default="resnet18,gpt-small", help="comma separated; see benchmarks/models.py")
+    parser.add_argument(
+        "--models", default="resnet18,gpt-small", help="comma separated; see benchmarks/workloads/models.py"
+    )
     parser.add_argument("--threads", default="", help="comma separated; default: 1 and torch's own number")
     parser.add_argument("--scale", type=float, default=0.5, help="shrink width and depth; default: %(default)s")
     parser.add_argument("--bits", type=int, default=2)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
-from benchmarks import report
+from benchmarks.tools import report
 
 FLAGS = [
     "--no-sandbox",
@@ -37,8 +37,8 @@ def serve(num_slots: int, hours: float) -> None:
     import uvicorn
 
     from daf.server.app import create_app
+    from daf.server.fleet.state import Sidecar
     from daf.server.settings import Limits, Settings
-    from daf.server.state import Sidecar
     from tests.browser.synthetic import SyntheticPage, fill_history
 
     with tempfile.TemporaryDirectory() as folder:

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 import daf
-from benchmarks import models, report
-from benchmarks.cli import add_model_options, job_of
-from benchmarks.training import options_of
-from benchmarks.worker import Job
+from benchmarks.tools import report
+from benchmarks.tools.cli import add_model_options, job_of
+from benchmarks.train.training import options_of
+from benchmarks.train.worker import Job
+from benchmarks.workloads import models
 from daf.kernels import Spec
-from daf.quant.slots import Slot
+from daf.quant.saved.slots import Slot
 
 NUM_WARMUPS = 3  # auto samples in the first two
 COLUMNS = {
@@ -59,7 +60,7 @@ class Bench:
         """With the coded content of one slot, or of none."""
         self._coded = coded
         monitor, parameters = self._engine.monitor, list(self._workload.trainable())
-        self._engine.ledger.recent.has_room = False  # what was worked out from one slot's content is no other's
+        self._engine.context.decoded.has_room = False  # what was worked out from one slot's content is no other's
         monitor.hands_out_exact = True
         try:
             grads = torch.autograd.grad(self._loss, parameters, retain_graph=True, allow_unused=True)
@@ -69,17 +70,17 @@ class Bench:
 
     def expected(self, slot: Slot) -> float:
         """Squared error over the gradient's square."""
-        return float(self.slots[slot] * slot.importance / self._engine.policy.probe.gradient_energy)
+        return float(self.slots[slot] * slot.facts.importance / self._engine.policy.probe.gradient_energy)
 
 
 def settle(slot: Slot, bits: int) -> float | None:
     """Plan the codec that errs least at this width; return its relative error. None: the slot is exact, or follows."""
-    curves = [curve for curve in slot.curves if curve.min_bits <= bits < len(curve.errors)]
-    if slot.follows or not curves or not slot.importance:
+    curves = [curve for curve in slot.facts.curves if curve.min_bits <= bits < len(curve.errors)]
+    if slot.plan.is_recomputed or not curves or not slot.facts.importance:
         return None
     best = min(curves, key=lambda curve: curve.errors[bits])
-    slot.planned = Spec(best.codec, bits, best.group)
-    slot.plans.clear()
+    slot.plan.planned = Spec(best.codec, bits, best.group)
+    slot.plan.by_size.clear()
     return best.errors[bits]
 
 

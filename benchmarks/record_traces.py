@@ -14,11 +14,11 @@ import sys
 import tempfile
 
 import daf
-from benchmarks.models import build
-from benchmarks.replay import TRACES
-from benchmarks.workload import Workload
+from benchmarks.replay.__main__ import TRACES
+from benchmarks.workloads.models import build
+from benchmarks.workloads.workload import Workload
 from daf.allocator import start_trace, stop_trace
-from daf.allocator.tracing import Record, read_trace, write_trace
+from daf.allocator.trace.recording import Record, read_trace, write_trace
 
 UNLIMITED = 1 << 36
 MIN_BLOCK_BYTES = 4096  # smaller blocks are most of the lines and next to none of the bytes

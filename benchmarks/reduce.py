@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import Row, format_table, write_json
-from daf.kernels.reduce import value_ranges
-from daf.kernels.reduce_choice import STRATEGIES, Chooser
-from daf.kernels.reduce_tune import Shape, interleaved, least, measure, shapes, spread
+from benchmarks.tools.report import Row, format_table, write_json
+from daf.kernels.reduce.choice import STRATEGIES, Chooser
+from daf.kernels.reduce.ranges import value_ranges
+from daf.kernels.reduce.tune import Shape, interleaved, least, measure, shapes, spread
 from daf.sizes import format_bytes
 
 WARM_CALLS = 40

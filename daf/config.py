@@ -17,6 +17,7 @@ ENV_PREFIX = "DAF_"
 AUTO_BUDGET_FRACTION = 0.8
 _ON = {"on", "1", "true", "yes"}
 _OFF = {"off", "0", "false", "no", ""}
+_NO_WISH = {"none", "off", ""}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Config:
 
     budget: Budget = Budget(fraction_of_free=AUTO_BUDGET_FRACTION)
     bits: int | str = "auto"
-    ratio: float = 16.0
-    max_error: float = 0.0
+    ratio: float | None = None
+    max_error: float | None = None
     floor: int = 1
     spill: str = ""
     page_bytes: int = 4096
@@ -104,26 +105,32 @@ def _bits(name: str, value: object) -> int | str:
     raise _refuse(name, value, "auto, lossless, off or a width from 1 to 8")
 
 
-def _ratio(name: str, value: object) -> float:
+def _ratio(name: str, value: object) -> float | None:
     text = str(value).strip().lower().removesuffix("x")
+    if text in _NO_WISH:
+        return None
     try:
         ratio = float(text)
     except ValueError:
         ratio = 0.0
     if 1 <= ratio <= 1000:
         return ratio
-    raise _refuse(name, value, "how many times less to store than plain torch does, such as 16 or 20x")
+    raise _refuse(
+        name, value, "how many times less to store than plain torch does, such as 16 or 20x; none: no such wish"
+    )
 
 
-def _max_error(name: str, value: object) -> float:
+def _max_error(name: str, value: object) -> float | None:
     text = str(value).strip()
+    if text.lower() in _NO_WISH:
+        return None
     try:
         error = parse_percent(text)
         error = float(text) if error is None else error
     except ValueError:
         error = -1.0
     if 0 <= error <= 1:
-        return error
+        return error or None
     raise _refuse(name, value, "the relative error that the gradient may have, such as 0.1 or 10%; 0: no such target")
 
 

@@ -6,16 +6,20 @@ import atexit
 import contextlib
 import multiprocessing
 import os
+import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from daf.config import Config
+from daf.ending import Ending
 from daf.errors import DafError
+from daf.sizes import format_bytes
 
+OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
 _lock = threading.Lock()
 _active: Session | None = None
 
@@ -37,7 +41,11 @@ class Session:
         self.config = config or Config.read(settings)
         self.arena: Any = None
         self.engine: Any = None
+        self._final: dict[str, Any] = {}
+        self._exporter: Any = None
         self._owner_pid = 0
+        self._ending = Ending()
+        self._kinds: Any = None
         self._from_environment = False
 
     def start(self) -> Session:
@@ -47,6 +55,7 @@ class Session:
                 if not _active._from_environment:
                     raise DafError("a daf.Session is open in this process already; close it first")
                 _active._stop()
+                _active._ending.forget()
             _active = self
         try:
             self._start()
@@ -57,6 +66,11 @@ class Session:
 
     def close(self) -> None:
         """Switch DAF off. Tensors and stashes that live on keep their memory until they are freed."""
+        self._leave()
+        self._ending.forget()
+
+    def _leave(self) -> None:
+        """What `close` does, and what happens at exit: then how the process ends is still watched for its exit code."""
         global _active
         with _lock:
             if _active is self:
@@ -66,30 +80,58 @@ class Session:
     def __enter__(self) -> Session:
         return self.start()
 
-    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._ending.tell(error)
         self.close()
 
     def stats(self) -> dict[str, Any]:
-        """Return the numbers now of the engine and of the arena that it keeps the budget of: the device's, on CUDA."""
-        if self.arena is None:
+        """Return the numbers of the engine and of the arena that it keeps the budget of (the device's, on CUDA).
+
+        They are those of now, and after the session was closed those of its end.
+        """
+        if self._final:
+            return dict(self._final)
+        if self.engine is None:
             raise DafError("the session is not open: use `with daf.Session(...)` or call start()")
         return {**self.engine.arena.stats(), **self.engine.stats()}
+
+    @property
+    def is_open(self) -> bool:
+        return _active is self
+
+    @property
+    def has_stats(self) -> bool:
+        return self.engine is not None
+
+    def __repr__(self) -> str:
+        from daf.session_view import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from daf.session_view import as_html
+
+        return as_html(self)
 
     def set_budget(self, budget: str | int) -> Any:
         """Change the budget while training goes on; return the outcome: applied, pending or refused, and why."""
         if self.arena is None:
             raise DafError("the session is not open: use `with daf.Session(...)` or call start()")
         wanted, arena = Config.read({"budget": budget}).budget, self.engine.arena
-        return arena.set_budget(wanted.resolve(free_bytes() if arena is self.arena else _device_bytes()))
+        return arena.set_budget(wanted.resolve(share_bytes(os.environ) if arena is self.arena else _device_bytes()))
 
     def _start(self) -> None:
         from daf.allocator import Arena, install_cpu, maybe_install_cuda, start_trace
         from daf.quant import Engine, Wish
+        from daf.quant.measure.kinds import Kinds
 
         config = self.config
+        _question(config.budget.num_bytes)
         self._owner_pid = os.getpid()
         self.arena = Arena(
-            budget_bytes=config.budget.resolve(free_bytes()),
+            budget_bytes=config.budget.resolve(share_bytes(os.environ)),
             page_bytes=config.page_bytes,
             name=config.name,
             spill_dir=config.spill or None,
@@ -108,22 +150,50 @@ class Session:
             rounding=config.rounding,
         )
         self.engine.install()
-        atexit.register(self.close)
+        self._kinds = Kinds(self.engine.arena, self.engine.scope.modules)
+        self._kinds.install()
+        self._ending.watch(self.engine.arena.page_path)
+        atexit.register(self._leave)
+        self._final = {}
         if config.sidecar != "off":
             self._start_sidecar()
+        self._start_exporter()
 
     def _start_sidecar(self) -> None:
-        from daf.server import start_beside
+        from daf.server import ensure_running, start_beside
+        from daf.session_view import is_interactive
 
         try:
-            start_beside(self.config.sidecar)
+            if is_interactive() and self.config.sidecar == "on":  # nobody else says where it is
+                print(f"DAF's dashboard: {ensure_running()}")
+            else:
+                start_beside(self.config.sidecar)
         except Exception as error:  # the run matters more than its page
             warnings.warn(f"DAF has no sidecar: {error}", RuntimeWarning, stacklevel=2)
+
+    def _start_exporter(self) -> None:
+        if not any(os.environ.get(name) for name in OTLP_VARIABLES):
+            return
+        from daf.integrations import otlp
+
+        try:
+            self._exporter = otlp.start(self)
+        except ImportError as error:
+            advice = "pip install 'torch-daf[otel]'"
+            warnings.warn(f"DAF sends no OpenTelemetry metrics: {error} ({advice})", RuntimeWarning, stacklevel=2)
 
     def _stop(self) -> None:
         if self._owner_pid != os.getpid():  # a forked child leaves its parent's session alone
             return
-        atexit.unregister(self.close)
+        atexit.unregister(self._leave)
+        if self._exporter is not None:
+            with contextlib.suppress(Exception):  # a collector that is gone must not hold up the end of a run
+                self._exporter.shutdown(timeout_millis=5000)
+            self._exporter = None
+        if self.engine is not None and not self._final:
+            self._final = self.stats()
+        if self._kinds is not None:
+            self._kinds.remove()
         if self.engine is not None:
             self.engine.remove()
         if self.arena is not None:
@@ -140,8 +210,15 @@ def active() -> Session | None:
 
 
 def start_from_environment(environment: Mapping[str, str]) -> None:
-    """Open a session as the `DAF_*` variables say."""
-    session = Session(Config.from_environment(environment))
+    """Open a session as the `DAF_*` variables say, and below them the nearest file with settings."""
+    from daf import settings_file
+
+    if is_launcher(sys.orig_argv):
+        return
+
+    for sentence in settings_file.misspelt(environment):
+        warnings.warn(f"DAF: {sentence}", RuntimeWarning, stacklevel=2)
+    session = Session(settings_file.config(environment))
     session._from_environment = True
     if multiprocessing.current_process().name == "MainProcess":
         session.start()
@@ -154,11 +231,12 @@ def _start_at_first_save(session: Session) -> None:
 
     A child process may be a data loader's worker, which is left alone whatever it does, or a rank of a spawned job.
     """
-    from torch._C import _autograd
     from torch.utils.data import get_worker_info
 
+    from daf.quant.torch_internals import pop_hooks, push_hooks
+
     def pack(tensor: Any) -> Any:
-        _autograd._pop_saved_tensors_default_hooks()
+        pop_hooks()
         try:
             if get_worker_info() is None:
                 session.start()
@@ -166,7 +244,19 @@ def _start_at_first_save(session: Session) -> None:
             warnings.warn(f"DAF stays off: {error}", RuntimeWarning, stacklevel=2)
         return tensor
 
-    _autograd._push_saved_tensors_default_hooks(pack, lambda tensor: tensor)
+    push_hooks(pack, lambda tensor: tensor)
+
+
+def is_launcher(words: Sequence[str]) -> bool:
+    """Return whether a command line only starts ranks, each of which has a session of its own."""
+    names = [Path(word).name for word in words[1:4] if not word.startswith("-")]
+    return "torch.distributed.run" in words or "torch.distributed.launch" in words or "torchrun" in names[:1]
+
+
+def share_bytes(environment: Mapping[str, str]) -> int:
+    """Return this process's share of the free memory: the ranks that torchrun starts on one host have equal ones."""
+    num_ranks = environment.get("LOCAL_WORLD_SIZE", "1")
+    return free_bytes() // max(1, int(num_ranks) if num_ranks.isdecimal() else 1)
 
 
 def free_bytes() -> int:
@@ -178,6 +268,20 @@ def free_bytes() -> int:
         with contextlib.suppress(OSError, ValueError):  # no such group, or no limit ("max")
             free = min(free, int(limit.read_text()) - int(used.read_text()))
     return max(free, 0)
+
+
+def _question(budget_bytes: int) -> None:
+    """Warn of a budget of more memory than there is: it can hold nothing back."""
+    import psutil
+
+    machine_bytes = int(psutil.virtual_memory().total)
+    if budget_bytes > machine_bytes:
+        warnings.warn(
+            f"DAF_BUDGET={format_bytes(budget_bytes)} is more than the {format_bytes(machine_bytes)} of this machine: "
+            "the system would kill the run before the budget held it back; auto takes a part of what is free",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _device_bytes() -> int:

@@ -90,6 +90,15 @@ OVERVIEW = Board(
                     "Bit 0 is what is never dropped, bit 1 the most significant bit.",
                     is_stacked=True,
                 ),
+                Panel(
+                    "Memory by kind",
+                    "bytes",
+                    (
+                        (f"sum by (kind) (daf_kind_bytes{{{ONE_RUN}}})", "{{kind}}"),
+                        (f"sum(daf_plain_bytes{{{ONE_RUN}}})", "plain would need"),
+                    ),
+                    "Parameters, gradients, optimizer state, activations, temporaries and cached add up to resident.",
+                ),
                 Panel("Budget in use", "percentunit", _ranks("rank:daf_budget_used:ratio"), most=1),
                 Panel("Times less than plain", "none", _ranks("daf_compression_ratio"), "Of saved activations."),
             ),
@@ -101,7 +110,7 @@ OVERVIEW = Board(
                 Panel(
                     "Steps",
                     "ops",
-                    ((f"rate(daf_steps_total{{{ONE_RUN}}}[5m])", "{{run}} rank {{rank}}"),),
+                    ((f"rate(daf_steps_total{{{ONE_RUN}}}[$__rate_interval])", "{{run}} rank {{rank}}"),),
                 ),
             ),
         ),
@@ -132,7 +141,7 @@ RANKS = Board(
                 Panel(
                     "Page faults",
                     "ops",
-                    ((f"rate(daf_page_faults_total{{{ONE_RUN}}}[5m])", "{{run}} rank {{rank}}"),),
+                    ((f"rate(daf_page_faults_total{{{ONE_RUN}}}[$__rate_interval])", "{{run}} rank {{rank}}"),),
                 ),
                 Panel("Compression paused", "bool", _ranks("daf_compression_paused")),
             ),
@@ -151,7 +160,7 @@ EVICTION = Board(
                 Panel(
                     "Planes dropped, by what for",
                     "ops",
-                    ((f"sum by (reason) (rate(daf_evictions_total{{{ONE_RUN}}}[5m]))", "{{reason}}"),),
+                    ((f"sum by (reason) (rate(daf_evictions_total{{{ONE_RUN}}}[$__rate_interval]))", "{{reason}}"),),
                     is_stacked=True,
                 ),
                 Panel("Bytes dropped", "Bps", _ranks("rank:daf_evicted_bytes:rate5m")),
@@ -167,12 +176,14 @@ EVICTION = Board(
                     "Spills and returns",
                     "ops",
                     (
-                        (f"sum(rate(daf_spills_total{{{ONE_RUN}}}[5m]))", "spilled"),
-                        (f"sum(rate(daf_restores_total{{{ONE_RUN}}}[5m]))", "brought back"),
+                        (f"sum(rate(daf_spills_total{{{ONE_RUN}}}[$__rate_interval]))", "spilled"),
+                        (f"sum(rate(daf_restores_total{{{ONE_RUN}}}[$__rate_interval]))", "brought back"),
                     ),
                 ),
                 Panel(
-                    "Out of memory", "none", ((f"increase(daf_oom_total{{{ONE_RUN}}}[5m])", "{{run}} rank {{rank}}"),)
+                    "Out of memory",
+                    "none",
+                    ((f"increase(daf_oom_total{{{ONE_RUN}}}[$__rate_interval])", "{{run}} rank {{rank}}"),),
                 ),
             ),
         ),
@@ -190,6 +201,15 @@ EVICTION = Board(
                     "bytes",
                     ((f"sum by (bits) (daf_slot_bytes{{{ONE_RUN}}})", "{{bits}} bits"),),
                     is_stacked=True,
+                ),
+                Panel(
+                    "Gradient error",
+                    "percentunit",
+                    (
+                        (f"daf_measured_error_ratio{{{ONE_RUN}}}", "measured, {{run}} rank {{rank}}"),
+                        (f"daf_expected_error_ratio{{{ONE_RUN}}}", "expected, {{run}} rank {{rank}}"),
+                    ),
+                    "Norm of the difference that compression makes to the gradient, over its norm.",
                 ),
                 Panel("Lowest fidelity", "percentunit", _ranks("daf_fidelity_ratio"), "100% is exact.", most=1),
                 Panel("Fragmentation", "percentunit", _ranks("daf_fragmentation_ratio"), most=1),
@@ -214,6 +234,8 @@ def render(board: Board) -> str:
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .link(_siblings())
     )
+    for annotation in _annotations():
+        built = built.annotation(annotation)
     for variable in _variables():
         built = built.with_variable(variable)
     ids = itertools.count(1)
@@ -222,6 +244,20 @@ def render(board: Board) -> str:
         for panel in panels:
             built = built.with_panel((_stat(panel) if panel.is_stat else _chart(panel)).id(next(ids)))
     return JSONEncoder(sort_keys=True, indent=2).encode(built.build()) + "\n"
+
+
+# Marks on every chart: what happened, the expression that is above 0 when it does, and its colour.
+MARKS = (
+    ("Budget changed", f"changes(daf_budget_bytes{{{ONE_RUN}}}[$__rate_interval]) > 0", "blue"),
+    ("Out of memory", f"increase(daf_oom_total{{{ONE_RUN}}}[$__rate_interval]) > 0", "red"),
+    ("Crashed", f'daf_process_state{{{ONE_RUN}, state="crashed"}} == 1', "dark-red"),
+)
+
+
+def _annotations() -> Iterable[dashboard.AnnotationQuery]:
+    for name, expression, color in MARKS:
+        mark = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color)
+        yield mark.expr(expression)
 
 
 def _siblings() -> dashboard.DashboardLink:

@@ -54,9 +54,8 @@ def _icon(name: str) -> str:
 
 def _modules(entry: str) -> str:
     """Return an import map with every module of the page in it, and a script that starts the first."""
-    names = [
-        name for name, path in assets.page_files().items() if name.endswith(".js") and path.parent == assets.PAGE_DIR
-    ]
+    files = assets.page_files().items()
+    names = [name for name, path in files if name.endswith(".js") and path.is_relative_to(assets.PAGE_DIR)]
     imports = {
         f"daf/{name}": _data_url("text/javascript", _IMPORT.sub(r'from "daf/\1"', _text(name))) for name in names
     }

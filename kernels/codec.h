@@ -37,9 +37,9 @@ typedef struct dafi_group_codec {
 typedef struct dafi_codec {
     const char *name;
     uint32_t min_bits, max_bits;
-    daf_status (*plan)(daf_coder_t *coder); /* geometry; the spec's ranges are checked already */
-    daf_status (*encode)(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed);
-    daf_status (*decode)(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
+    daf_status_t (*plan)(daf_coder_t *coder); /* geometry; the spec's ranges are checked already */
+    daf_status_t (*encode)(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed);
+    daf_status_t (*decode)(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
     const dafi_group_codec_t *group; /* NULL: not group by group */
     /* The elements that `group` codes, as float32, for their error. */
     void (*gather)(const daf_coder_t *coder, const void *src, uint64_t group, float *x, uint32_t *num);
@@ -47,7 +47,8 @@ typedef struct dafi_codec {
 
 /* The registry. A codec's place in it is part of its tag: new ones come last. */
 #define DAFI_CODECS(each)                                                                                              \
-    each(raw) each(int) each(bool) each(minmax) each(minmax_sr) each(meansplit) each(support) each(dual) each(mask)
+    each(raw) each(int) each(bool) each(minmax) each(minmax_sr) each(meansplit) each(support) each(dual) each(mask)    \
+        each(logprob)
 
 #define DAFI_DECLARE(name) extern const dafi_codec_t dafi_codec_##name;
 DAFI_CODECS(DAFI_DECLARE)
@@ -59,10 +60,10 @@ const dafi_codec_t *dafi_codec_of(const daf_coder_t *coder);
 uint32_t dafi_codec_index(const dafi_codec_t *codec);
 
 /* grouped.c: a codec that works group by group, over a whole tensor. */
-daf_status dafi_grouped_plan(daf_coder_t *coder);
+daf_status_t dafi_grouped_plan(daf_coder_t *coder);
 void dafi_clear_tails(const daf_coder_t *coder, const daf_planes_t *planes);
-daf_status dafi_grouped_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed);
-daf_status dafi_grouped_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
+daf_status_t dafi_grouped_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed);
+daf_status_t dafi_grouped_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
 dafi_group_job_t dafi_job_of(const daf_coder_t *coder, uint32_t live);
 void dafi_group_gather(const daf_coder_t *coder, const void *src, uint64_t group, float *x, uint32_t *num);
 

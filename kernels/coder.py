@@ -48,6 +48,8 @@ class Spec:
     minmax-sr    1-8      run, column  floats, rounded up or down at random: unbiased
     meansplit    1-4      run, column  floats, each part of a group to its mean
     support      0-4      run, column  floats; zeros exact, the others as meansplit
+    logprob      2-8      run          floats that are rows of log-softmax outputs: the two likeliest exact, the others
+                                       to a few per cent of their probability; cols: classes
     dual         1-4      run, column  floats; averages of 8 x 8 blocks (column: of 8 rows), the rest as meansplit
     ============ ======== ============ ======================================================
     """
@@ -74,7 +76,7 @@ def _check(status: int, what: str) -> None:
         raise ValueError(f"{what}: this codec, width, group shape, dtype and size do not go together")
     if status == lib.DAF_OUT_OF_RANGE:
         raise ValueError(
-            f"{what}: integers that do not fit the planes (Coder.choose_bits names the width they need), or a mask "
+            f"{what}: integers that do not fit the planes (choose_bits names the width they need), or a mask "
             "with more than one value besides zero"
         )
     if status == lib.DAF_FOREIGN:
@@ -139,10 +141,6 @@ class Coder:
         src = ffi.cast("void *", src_ptr)
         _check(lib.daf_distortion(self._native, src, max_groups, mse, mean_square), "distortion")
         return tuple(mse[0 : len(self.stream_bytes)]), float(mean_square[0])
-
-    def choose_bits(self, src_ptr: int) -> int:
-        """Return the planes that codec int needs for these elements."""
-        return choose_bits(self.dtype, self.numel, src_ptr)
 
 
 @functools.lru_cache(maxsize=4096)

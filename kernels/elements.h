@@ -1,8 +1,8 @@
 /* Elements of the three float types as sixteen float32 lanes, and what the fast paths share. Written once over the
  * vocabulary of simd_<isa>.h, as all *_kernels.h are, and compiled once per instruction set. */
-#include "meansplit.h"
-#include "minmax.h"
-#include "span.h"
+#include "codecs/meansplit.h"
+#include "codecs/minmax.h"
+#include "groups/span.h"
 
 /* Calls `macro` with the width, or with the dtype, as a constant. Sanitizers do without, for the build's time. */
 #if defined(DAF_NO_UNROLL)
@@ -71,14 +71,16 @@ FN size_t itemsize(uint32_t dtype) {
     return dtype == DAF_FLOAT32 ? 4 : 2;
 }
 
-/* sum += the regular elements, count += 1 for each of them. */
+/* sum += the regular elements, count += 1 for each of them, or DAFI_COUNT_OF_ZERO. */
 static void add_regular(uint32_t dtype, const void *src, uint64_t num, float *sum, uint32_t *count) {
     uint64_t j = 0;
     for (; j + 16 <= num; j += 16) {
         vf x = load16(dtype, (const uint8_t *)src + j * itemsize(dtype));
         vm is_regular = m_and(v_gt(x, v_set1(-DAFI_HUGE)), v_gt(v_set1(DAFI_HUGE), x));
         v_store(sum + j, v_add_where(v_load(sum + j), is_regular, x));
-        i_store(count + j, i_count(i_load(count + j), is_regular));
+        vm is_not_zero = v_not_zero(x), is_zero = m_without(is_regular, is_not_zero);
+        vi counts = i_count(i_load(count + j), m_and(is_regular, is_not_zero));
+        i_store(count + j, i_add_where(counts, is_zero, i_set1(DAFI_COUNT_OF_ZERO)));
     }
     dafi_add_regular(dtype, src, j, num, sum, count);
 }

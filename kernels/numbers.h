@@ -123,14 +123,15 @@ static inline float dafi_load(uint32_t dtype, const void *src, uint64_t index) {
     return dtype == DAF_BFLOAT16 ? dafi_from_bf16(half) : dafi_from_f16(half);
 }
 
-/* sum[j] += element j if that is regular, and count[j] += 1, for j = first .. num - 1. */
+/* sum[j] += element j if that is regular, and count[j] += 1, or DAFI_COUNT_OF_ZERO, for j = first .. num - 1. */
+#define DAFI_COUNT_OF_ZERO 0x10000u
 static inline void dafi_add_regular(uint32_t dtype, const void *src, uint64_t first, uint64_t num, float *sum,
                                     uint32_t *count) {
     for (uint64_t j = first; j < num; j++) {
         float x = dafi_load(dtype, src, j);
         if (!dafi_is_regular(x)) continue;
         sum[j] += x;
-        count[j]++;
+        count[j] += x == 0.0f ? DAFI_COUNT_OF_ZERO : 1;
     }
 }
 

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../daf/status.h"
+
 /* cdef begin: cffi reads from here */
 #define DAF_MAX_STREAMS 12
 #define DAF_GROUP 256
@@ -28,15 +30,6 @@ typedef struct daf_planes {
     uint32_t num_streams;  /* live streams; decode uses exactly these */
     uint32_t first_page[12];
 } daf_planes_t;
-
-typedef enum daf_status {
-    DAF_OK = 0,
-    DAF_BAD_SPEC = 1,     /* no such codec, width, group shape or dtype, or they do not go together */
-    DAF_BAD_PLANES = 2,   /* page size, stream count or page table that no stash can have */
-    DAF_FOREIGN = 3,      /* the tag says that another coder wrote this */
-    DAF_OUT_OF_RANGE = 4, /* integers that do not fit the planes; a mask with a third value */
-    DAF_NO_MEMORY = 5     /* no scratch memory for a reduction */
-} daf_status;
 
 typedef enum daf_dtype {
     DAF_FLOAT32 = 0,
@@ -74,26 +67,26 @@ typedef struct daf_coder {
 const char *daf_codec_at(uint32_t index);
 
 /* Fills all of `coder` from its numel, cols, rows, bits, shape and dtype and the codec's name. */
-daf_status daf_coder_init(daf_coder_t *coder, const char *codec);
+daf_status_t daf_coder_init(daf_coder_t *coder, const char *codec);
 
 /* Reads numel elements at `src`, writes every stream. The same source and seed give the same bytes on every
  * instruction set and number of threads. */
-daf_status daf_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed);
+daf_status_t daf_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed);
 
 /* Writes numel elements at `dst` from the live streams. */
-daf_status daf_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
+daf_status_t daf_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes);
 
 /* mse[k]: mean squared error with k planes, over at most max_groups evenly spaced groups. Room for bits + 1 numbers.
  * mean_square: of the same elements. */
-daf_status daf_distortion(const daf_coder_t *coder, const void *src, uint32_t max_groups, double *mse,
-                          double *mean_square);
+daf_status_t daf_distortion(const daf_coder_t *coder, const void *src, uint32_t max_groups, double *mse,
+                            double *mean_square);
 
 /* The planes that codec `int` needs for these elements: 1..64. */
-daf_status daf_choose_bits(uint32_t dtype, uint64_t numel, const void *src, uint32_t *bits);
+daf_status_t daf_choose_bits(uint32_t dtype, uint64_t numel, const void *src, uint32_t *bits);
 
 /* Instruction set in force ("scalar", "avx2", ...), and a change of it: DAF_BAD_SPEC where this CPU has no such. */
 const char *daf_isa(void);
 const char *daf_isa_at(uint32_t index); /* those that this CPU has, best first; NULL after the last */
-daf_status daf_set_isa(const char *name);
+daf_status_t daf_set_isa(const char *name);
 /* cdef end */
 #endif

@@ -22,14 +22,14 @@ const char *daf_codec_at(uint32_t index) {
     return index < NUM_CODECS ? codecs[index]->name : NULL;
 }
 
-daf_status daf_coder_init(daf_coder_t *coder, const char *name) {
+daf_status_t daf_coder_init(daf_coder_t *coder, const char *name) {
     uint32_t index = 0;
     while (index < NUM_CODECS && strcmp(codecs[index]->name, name) != 0) index++;
     if (index == NUM_CODECS || coder->dtype > DAF_BYTES16 || coder->shape > DAF_COLUMN || coder->numel > MAX_NUMEL)
         return DAF_BAD_SPEC;
     if (coder->bits < codecs[index]->min_bits || coder->bits > codecs[index]->max_bits) return DAF_BAD_SPEC;
     coder->codec = index;
-    daf_status status = codecs[index]->plan(coder);
+    daf_status_t status = codecs[index]->plan(coder);
     if (status == DAF_OK) coder->stream_bytes[0] += DAF_UNIT_BYTES; /* the tag */
     return status;
 }
@@ -64,16 +64,16 @@ static bool is_sound(const daf_coder_t *coder, const daf_planes_t *planes) {
     return true;
 }
 
-daf_status daf_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed) {
+daf_status_t daf_encode(const daf_coder_t *coder, const void *src, const daf_planes_t *planes, uint64_t seed) {
     if (!is_sound(coder, planes) || planes->num_streams != coder->num_streams) return DAF_BAD_PLANES;
-    daf_status status = dafi_codec_of(coder)->encode(coder, src, planes, seed);
+    daf_status_t status = dafi_codec_of(coder)->encode(coder, src, planes, seed);
     tag_t tag = tag_of(coder);
     if (status != DAF_OK) tag.magic = 0; /* half-written: never to be decoded */
     memcpy(tag_at(coder, planes), &tag, sizeof tag);
     return status;
 }
 
-daf_status daf_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes) {
+daf_status_t daf_decode(const daf_coder_t *coder, void *dst, const daf_planes_t *planes) {
     if (!is_sound(coder, planes)) return DAF_BAD_PLANES;
     tag_t tag = tag_of(coder);
     if (memcmp(tag_at(coder, planes), &tag, sizeof tag) != 0) return DAF_FOREIGN;

@@ -1,75 +1,85 @@
-"""The engine: autograd's saved tensors go into the arena as bit planes, and come back when they are asked for.
+"""The engine: autograd's saved tensors are kept exact, recomputed, or stored in the arena as bit planes.
 
     with Engine(arena, bits=2):
         loss = model(x); loss.backward()
 
-`pack` runs at every save and `unpack` at every use, so both are short and straight. Whatever goes wrong inside them
-costs compression, never the run: the tensor is then passed through as it is, and counted.
+`pack` runs at every save and `unpack` at every use. A save takes three steps, all in `_pack`: is it kept exact, is its
+content stored already or can it be recomputed, else store it. Whatever goes wrong inside costs compression, never the
+run: the tensor is then kept exact, and counted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
-import sys
-import threading
 import time
 import warnings
-import weakref
-from types import FrameType
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn import Parameter
 
 from daf.errors import DafOutOfMemoryError
-from daf.quant import attention, rectified
-from daf.quant.choice import Chooser, producer
-from daf.quant.derive import derive, peek
-from daf.quant.encoder import DTYPES, EXACT, Encoder
-from daf.quant.fidelity import Monitor
-from daf.quant.handles import Awaited, Coded, Derived, Handle, Kept, Stored, View
-from daf.quant.importance import LAYER_NORM
-from daf.quant.layout import Layout, is_in_memory, layout_of
-from daf.quant.ledger import Ledger, StorageKey, storage_key
-from daf.quant.norms import bound_input
-from daf.quant.packing_choice import make_packer
-from daf.quant.places import NotHereError, Place, Places
-from daf.quant.policy import Policy, Wish
-from daf.quant.replay import OUTPUT, Call, Trust, is_candidate
-from daf.quant.scope import Frame, Scope
-from daf.quant.slices import Slices
-from daf.quant.slots import Slot, SlotTable
-from daf.quant.spotcheck import SpotCheck
-from daf.quant.unfilled import passed_by
-from daf.quant.weights import is_from_parameters, is_of_users_leaf, is_statistic, is_weight_copy
+from daf.quant import ops
+from daf.quant.compiled.graphs import Rules
+from daf.quant.compiled.pair import pair, serving, why_not
+from daf.quant.compiled.store import CompiledStore
+from daf.quant.encode.backends import Backend, Backends, NotHereError
+from daf.quant.encode.choice import UNPLANNED, Chooser, is_relu_like
+from daf.quant.encode.encoder import Encoder
+from daf.quant.encode.masks import fingerprint, is_constant
+from daf.quant.encode.packing_choice import make_packer
+from daf.quant.hooks import Hooks
+from daf.quant.measure.gradient import Monitor
+from daf.quant.measure.op import SpotCheck
+from daf.quant.ops import LAYER_NORM, is_attention
+from daf.quant.patches.rrelu import past_hooks
+from daf.quant.patches.slices import Slices
+from daf.quant.plan.guard import Guard
+from daf.quant.plan.menu import Kind
+from daf.quant.plan.policy import Policy, Wish
+from daf.quant.plan.readers import find_readers
+from daf.quant.plan.relief import Relief
+from daf.quant.recompute import attention
+from daf.quant.recompute.batchnorm_relu import NormInputs
+from daf.quant.recompute.layernorm_bound import bound_input
+from daf.quant.recompute.module_rerun import Reruns
+from daf.quant.recompute.recurrent import Layers
+from daf.quant.recompute.rules import handle_of, recipe_of
+from daf.quant.saved.context import Context
+from daf.quant.saved.exceptions import is_saved_by_compiled_graph, why_kept, why_unreadable
+from daf.quant.saved.handles import Awaited, Exact, Handle, Kept, Recomputed, Stored, View
+from daf.quant.saved.layout import Layout, is_same_memory, layout_of
+from daf.quant.saved.ledger import Ledger, StorageKey, storage_key
+from daf.quant.saved.scope import Frame, Scope
+from daf.quant.saved.slots import Slot, SlotTable
+from daf.quant.saved.uses import Uses, is_one_op
+from daf.quant.torch_internals import current_node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from daf.allocator import Arena
-
-_push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
-_pop_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
-_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_why_hooks_are_refused = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message
-_current_node = torch._C._current_autograd_node
-_disable_hooks = torch.autograd.graph.disable_saved_tensors_hooks
-_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+    from daf.quant.observers import Observer
+    from daf.quant.recompute.module_rerun import Call
 
 DEFAULT_WISH = Wish()
 MIN_BYTES = 16 * 1024  # below this, headers and tail pages eat what coding saves
+INPUT_ORDER = 1 << 16
 SLICES = 128  # of the budget: the most that one slice of a convolution's input takes, where memory is short
 
-_NOTHING = torch.empty(0)
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+@dataclass(slots=True)
+class Save:
+    """One tensor on its way through the engine: where it lies, who saves it, what its storage is known by."""
+
+    tensor: Tensor
+    layout: Layout
+    frame: Frame
+    backend: Backend
+    key: StorageKey
 
 
 class Engine:
-    """Holds what one run needs: arena, slots, ledger, and the codec choice."""
+    """Holds what one run needs: arena, slots, ledger, the codec choice, and those who observe."""
 
     def __init__(
         self,
@@ -83,31 +93,43 @@ class Engine:
         rounding: str = "nearest",
     ) -> None:
         self.arena = arena
-        self.places = Places(arena)
+        self.backends = Backends(arena)
         self.encoder = Encoder(Chooser(bits, rounding), floor, make_packer(packing))
-        self._packing = packing
-        self._step_began = 0.0
         self.min_bytes = min_bytes
         self.ledger = Ledger(arena.count_saved)
+        self.monitor = Monitor()
+        self.context = Context(self.ledger, self.monitor)
         self.table = SlotTable()
         self.scope = Scope()
-        self.policy = Policy(arena, self.table, self.ledger, wish=wish if bits == "auto" else None)
+        self.policy = Policy(arena, self.table, self.ledger, self.monitor, wish=wish if bits == "auto" else None)
         self.policy.probe.on_failure = self._fail
-        self.spot = SpotCheck(arena, self.ledger.monitor, self.policy.publish)
+        self.guard = Guard(arena)
+        self.spot = SpotCheck(arena, self.monitor, self.policy.publish, self.guard.judge)
         self.is_active = False
+        self.is_elastic = bits == "auto"
+        self.may_recompute = bits != "lossless"
         self._is_off = bits == "off"
-        self.may_derive = bits != "lossless"
-        self._trust = Trust()
+        self._is_paused = False
+        self._packing = packing
+        self._step_began = 0.0
+        self._uses = Uses()
         self._running = attention.Running(set(), set())
+        self._lstm = Layers()
+        self._reruns = Reruns(self._pack_input, self.context, is_on=self.may_recompute)
+        norm_inputs = NormInputs(self.encoder.may_recompute_at, is_on=self.may_recompute)
+        self._observers: tuple[Observer, ...] = (
+            *(self._running, self._reruns, self.policy.probe, self.monitor, self.spot, norm_inputs),
+        )
+        self.relief = Relief(self.encoder, self.ledger)
+        self._new_slots = True  # whose readers no backward has shown yet
+        self._is_pressed = False  # memory ran short in this step
+        self._seen_nodes: set[int] = set()
         self._slices = Slices()
-        self._hooked_threads = threading.local()
-        self._hooks = (self.pack, self.unpack)
-        self._was_warned = False
+        self._is_inlined, self._inlined_at = bits != "auto" or bool(wish), -1
+        self._hooks = Hooks(*(pair().hooks if self._is_inlined else (self.pack, self.unpack)))
+        self._compiled = CompiledStore(self, self._fail)
+        self._warned: set[str] = set()
         self._undo = contextlib.ExitStack()
-
-    @property
-    def monitor(self) -> Monitor:
-        return self.ledger.monitor
 
     # -- on and off
 
@@ -119,26 +141,28 @@ class Engine:
         self.is_active = True
         if self._is_off:
             return self
-        _engines.add(self)
-        _watch_process()
         self.scope.install(on_root=self._enter_root, on_enter=self._enter_module, on_leave=self._leave_module)
         self._undo.callback(self.scope.remove)
-        self._undo.enter_context(self.monitor.watch_backward(self._begin_backward))
-        self._undo.enter_context(passed_by())
-        self._hook_thread()
+        self._undo.enter_context(self.monitor.watch_backward(self._begin_backward, self.ledger.settle))
+        self._undo.enter_context(past_hooks())
+        self._undo.callback(self._slices.resize, 0)
+        self._undo.enter_context(serving(self, self._compiled))
+        self._hooks.install()
+        self._undo.callback(self._hooks.remove)
+        if self.is_elastic:
+            self._undo.callback(self.relief.watch(self.arena))
         return self
 
     def remove(self) -> None:
-        """Switches it off. Graphs that hold handles can still run their backward.
-
-        Hooks are a thread's own: another thread's are taken off at its next save or torch.func transform.
-        """
+        """Switches it off, and gives back all that was changed in torch. Graphs that hold handles can still run their
+        backward."""
         if not self.is_active:
             return
         self.is_active = False
-        _engines.discard(self)
+        if self.scope.is_after_backward():
+            self.policy.end_last_step()
         self._undo.close()
-        self._unhook_thread()
+        self.ledger.settle()  # no save follows that would
         self._close_packer()
 
     def _close_packer(self) -> None:
@@ -149,301 +173,386 @@ class Engine:
         except Exception as error:
             self._fail("a saved tensor could not be packed", error)
 
+    @property
+    def rules(self) -> Rules:
+        """What is to be done with the tensors that compiled graphs save."""
+        return Rules(self.min_bytes, may_recompute=self.may_recompute, is_exact=self.encoder.chooser.bits == "lossless")
+
     def __enter__(self) -> Engine:
         return self.install()
 
     def __exit__(self, *_exc: object) -> None:
         self.remove()
 
-    def _hook_thread(self) -> None:
-        """Not inside a transform of torch.func, which refuses all hooks: the next call outside does it."""
-        if not getattr(self._hooked_threads, "is_hooked", False) and _why_hooks_are_refused() is None:
-            _push_hooks(*self._hooks)
-            self._hooked_threads.is_hooked = True
-
-    def _unhook_thread(self) -> bool:
-        """Takes our hooks off this thread if they are innermost; any other order is someone else's to undo."""
-        top = _top_hooks(True)
-        if top is None or top[0] is not self._hooks[0]:
-            return False
-        _pop_hooks()
-        self._hooked_threads.is_hooked = False
-        return True
-
     # -- the two hooks
 
     def pack(self, tensor: Tensor) -> Handle:
         self.ledger.num_packs += 1
-        if not self.is_active:
-            return self._pass_by(tensor)
-        if self.scope.is_new_step():
-            self._begin_step()
+        self.ledger.settle()
+        if not self._hooks.is_installed:
+            self._hooks.pop()
+            return Kept(tensor, self.context, 0)
+        self.maybe_begin_step()
+        if self.relief.is_news:
+            self._save_memory()
         frame = self.scope.frame()
-        call = frame.call
         try:
-            if call is not None:
-                call.num_saves += 1
-            handle = self._pack(tensor)
-            if self._running.is_on:
-                self._running.see(handle, tensor)
-            if call is not None:
-                call.saves.append((tensor.detach(), handle))
-            if self.spot.is_on:
-                self.spot.see(frame, handle, tensor)
-            return handle
+            handle = self._pack(tensor, frame)
         except NotHereError as error:
             if error.text:
                 self._warn(error.text)
-            return self._keep(tensor, error.reason)
+            handle = self._keep(tensor, error.reason)
         except DafOutOfMemoryError:
-            self._warn("the budget has no room left for saved activations, even at their floors")
-            return self._keep(tensor, "no_room")
+            self._warn("the budget has no room left for saved activations, even at their floors; they are kept exact")
+            handle = self._keep(tensor, "no_room")
         except Exception as error:
-            self._fail("a saved tensor could not be encoded", error)
-            return self._keep(tensor, "failure")
+            self._fail("a saved tensor could not be encoded, and is kept exact", error)
+            handle = self._keep(tensor, "failure")
+        try:
+            for observer in self._observers:
+                if observer.is_on:
+                    observer.see_save(frame, handle, tensor)
+        except (DafOutOfMemoryError, torch.OutOfMemoryError):
+            self.ledger.num_failures += 1  # no more than this observation: the next step makes it again
+        except Exception as error:
+            self._fail("a save could not be observed", error)
+        return handle
 
-    def _pass_by(self, tensor: Tensor) -> Kept:
-        self._unhook_thread()
-        return Kept(tensor, self.ledger, 0)
+    def _pack(self, tensor: Tensor, frame: Frame) -> Handle:
+        reason = why_unreadable(tensor, self.min_bytes)
+        if reason:
+            return self._keep_or_fit(tensor, frame, reason)
+        if is_saved_by_compiled_graph(depth=2):
+            return self._keep_of_compiled(tensor)
+        layout = layout_of(tensor.shape, tensor.stride())
+        reason = why_kept(tensor, layout, frame, self.min_bytes)
+        if reason:
+            return self._keep_or_fit(tensor, frame, reason)
+        frame.order += 1
+        backend = self.backends.host if tensor.is_cpu else self._on_device(tensor)
+        save = Save(tensor, layout, frame, backend, storage_key(tensor, layout))
+        found = self._find(save)
+        if found is not None:
+            return found
+        if self.is_elastic:
+            return self._as_planned(save)
+        return self._recompute(save) or self._store(save)
+
+    def _pack_input(self, tensor: Tensor) -> Handle:
+        """Saves the input of a module that is run again: not one of the module's own saves, which keep their order."""
+        frame = self.scope.frame()
+        order, frame.order = frame.order, INPUT_ORDER
+        try:
+            return self.pack(tensor)
+        finally:
+            frame.order = order
 
     def unpack(self, handle: Handle) -> Tensor:
-        if peek.is_on:
-            peek.handle = handle
-            return _NOTHING
         self.scope.note_backward()
-        if type(handle) is View:
+        self.ledger.settle()
+        node = current_node()
+        if node is not None:
             try:
-                node = _current_node()
-                if node is not None:
-                    self._learn_reader(handle, node)
+                self._uses.see_node(node)
+                if type(handle) is View:
+                    self._see_read(handle, node)
             except Exception as error:
-                self._fail("what reads a saved tensor could not be told", error)
+                self._fail("what reads a saved tensor could not be observed", error)
         return self.spot.restore(handle) if self.spot.is_running else handle.restore()
 
-    def _learn_reader(self, view: View, node: torch.autograd.graph.Node) -> None:
-        op = node.name()
-        view.stored.learn(op)
-        if op == LAYER_NORM:
-            bound_input(view, peek.at(node, "_saved_result1"), peek.at(node, "_saved_result2"))
-        if self.policy.probe.is_on:
-            self.policy.probe.see_read(node, view.stored.slots())
+    # -- the three ways of a save
 
-    def _begin_backward(self, roots: object) -> None:
-        """In the thread that calls it; a device's nodes then run, and unpack, in a thread of the device."""
-        self.scope.note_backward()
-        self._running.forget()
-        self.spot.begin_backward(roots)
+    def _find(self, save: Save) -> View | None:
+        """The content, where another save has stored it."""
+        stored = self.ledger.find(save.key)
+        if stored is None or not stored.is_content_of(save.tensor):
+            return None
+        self.ledger.num_shared += 1
+        if not stored.is_saved:
+            stored.count_in(self.context)
+        stored.note_reader(save.frame.path)
+        if isinstance(stored, Exact):
+            stored.num_saves += 1
+        return View(stored, save.layout, is_consistent=_is_run_again(save.frame))
+
+    def _as_planned(self, save: Save) -> Handle:
+        """Kept exact, unless the plan says otherwise and can be followed."""
+        slot = self._slot(save)
+        kind = Kind.KEEP if self._is_paused else slot.plan.kind
+        if self.policy.may_recompute and _is_of_lstm(save.tensor):
+            kind = Kind.RECOMPUTE
+        if kind is Kind.COMPRESS:
+            return self._store(save)
+        if kind is Kind.RECOMPUTE and slot.facts.can_recompute and not slot.facts.sources:
+            return self._store(save)
+        if kind is Kind.RECOMPUTE or self._is_pressed:
+            recomputed = self._recompute(save, slot)
+            if recomputed is not None:
+                return recomputed
+        return self._keep_exact(save, slot)
+
+    def _keep_exact(self, save: Save, slot: Slot) -> Handle:
+        tensor, node = save.tensor, save.tensor.grad_fn
+        if node is not None and node.name() in attention.KINDS and not attention.is_exact(node):
+            recomputed = self._recompute(save, slot)
+            if recomputed is not None:
+                return recomputed
+        if tensor.nbytes < self.min_bytes:
+            return self._keep(tensor, "small")
+        num_bytes = save.layout.numel * tensor.element_size()
+        exact = Exact(tensor, slot, num_bytes, is_relu=is_relu_like(tensor, slot))
+        self._new_slots = self._new_slots or not slot.facts.is_read
+        slot.seen.raw_bytes = slot.seen.stored_bytes = exact.raw_bytes
+        slot.seen.num_saves += 1
+        if self.encoder.is_sampling:
+            self._sample(save, slot)
+        view = self._enter(save, exact)
+        self.relief.register(exact, save.layout, save.backend)
+        return view
+
+    def _sample(self, save: Save, slot: Slot) -> None:
+        self.encoder.measure(save.tensor, save.layout, slot, save.backend)
+        slot.facts.sources = self._sources(save)
+        for observer in self._observers:
+            if observer.is_on:
+                observer.see_slot(slot, save.tensor)
+
+    def _sources(self, save: Save) -> tuple[int, ...]:
+        """The slots that a tensor could be recomputed from."""
+        owner = save.tensor if save.tensor._base is None else save.tensor._base
+        node = owner.grad_fn
+        is_whole = save.layout.is_dense and (owner is save.tensor or is_same_memory(save.tensor, owner))
+        if node is None or not is_whole:
+            return ()
+        if node.name() in attention.KINDS:
+            return attention.sources_of(node)
+        recipe = recipe_of(node)
+        found = () if recipe is None else recipe.sources
+        return tuple({slot.id: None for one in found if isinstance(one, View) for slot in one.stored.slots()})
+
+    def _recompute(self, save: Save, slot: Slot | None = None) -> View | None:
+        """How to recompute the content, if all that takes is stored."""
+        self._running.is_on = not save.backend.is_host
+        stored = self._recipe(save) if self.may_recompute else None
+        if stored is None:
+            return None
+        if slot is not None:
+            stored.slot = slot
+            slot.seen.raw_bytes, slot.seen.stored_bytes = stored.raw_bytes, 0
+            if self.encoder.is_sampling:
+                self._sample(save, slot)
+        return self._enter(save, stored)
+
+    def _slot(self, save: Save) -> Slot:
+        return self.table.at((save.frame.path, save.frame.order, save.tensor.dtype, len(save.layout.shape)))
+
+    def _store(self, save: Save) -> Handle:
+        slot = self._slot(save)
+        if reason := self.why_exact(slot):
+            return self._keep(save.tensor, reason)
+        slot.facts.is_vouched_for = is_one_op(save.frame.module)
+        if not save.backend.is_host:
+            self._running.check(slot.facts.ops)
+        may_wait = self.context.decoded.has_room and not self.encoder.is_sampling
+        if slot.plan.is_recomputed and slot.facts.can_recompute and may_wait:
+            return Awaited(save.tensor, self.context, slot)
+        stored = self.encoder.encode(save.tensor, save.layout, slot, save.backend)
+        if slot.plan.spec is not None and slot.plan.spec.codec in UNPLANNED:
+            self.ledger.note_exact(stored)
+        else:
+            for observer in self._observers:
+                if observer.is_on:
+                    observer.see_slot(slot, save.tensor)
+        if stored is None:
+            return self._keep(save.tensor, "not_worth_it", is_planned=bool(slot.facts.curves))
+        if save.backend.is_host and is_constant(save.tensor):
+            stored.fingerprint = fingerprint(save.tensor)
+        return self._enter(save, stored)
+
+    def why_exact(self, slot: Slot) -> str:
+        """Why nothing of a slot is stored for now; "" where it is."""
+        return "paused" if self._is_paused else "" if slot.facts.is_trusted else "guarded"
+
+    def _enter(self, save: Save, stored: Stored) -> View:
+        """From now on other saves of this storage find `stored`."""
+        stored.note_reader(save.frame.path)
+        stored.enter(self.context, save.key, save.tensor)
+        stored.count_in(self.context)
+        view = View(stored, save.layout, is_consistent=_is_run_again(save.frame))
+        for observer in self._observers:
+            if observer.is_on:
+                observer.see_stored(view, save.tensor)
+        return view
+
+    def _recipe(self, save: Save) -> Recomputed | None:
+        """A view of the whole of another tensor counts as that."""
+        tensor, call = save.tensor, save.frame.call
+        if call is not None and call.run is not None:
+            return call.member(len(call.saves), tensor)
+        owner = tensor if tensor._base is None else tensor._base
+        node = owner.grad_fn
+        if node is None:
+            return self._lstm.recompute_workspace(tensor)
+        is_whole = save.layout.is_dense and (owner is tensor or is_same_memory(tensor, owner))
+        name = node.name()
+        if not save.backend.is_host and is_attention(name):
+            return self._running.recompute(owner, node, is_whole)
+        if not is_whole:
+            return None
+        if name in attention.KINDS:
+            return attention.recompute_attention(owner, node)
+        if name == ops.LSTM:
+            return self._lstm.recompute_output(owner, node)
+        recipe = recipe_of(node)
+        if recipe is None:
+            return None
+        return Recomputed(recipe, layout_of(owner.shape, owner.stride()), tensor.dtype, tensor.nbytes)
+
+    def _on_device(self, tensor: Tensor) -> Backend:
+        """The first device that a run uses is where its budget is kept, and what plans and pages are about."""
+        backend = self.backends.on_device(tensor)
+        if self.arena is self.backends.host.arena:
+            self.arena = self.policy.arena = self.spot.arena = self.guard.arena = backend.arena
+            if self.is_elastic:
+                self._undo.callback(self.relief.watch(backend.arena))
+            self.ledger.tell_to(backend.arena.count_saved)
+        return backend
+
+    def _keep_or_fit(self, tensor: Tensor, frame: Frame, reason: str) -> Handle:
+        """A statistic is kept exact; one of a module that is run again must fit the input that this decodes to."""
+        call = frame.call
+        if reason not in ("small", "statistic") or call is None or call.run is None or tensor.grad_fn is None:
+            return self._keep(tensor, reason)
+        stored = call.member(len(call.saves), tensor)
+        stored.count_in(self.context)
+        return View(stored, layout_of(tensor.shape, tensor.stride()), is_consistent=True)
+
+    def _keep(self, tensor: Tensor, reason: str, *, is_planned: bool = False) -> Kept:
+        num_bytes = 0 if reason == "parameter" else _bytes_of(tensor)
+        self.ledger.keep(reason, num_bytes, is_planned=is_planned)
+        return Kept(tensor, self.context, num_bytes)
+
+    def _keep_of_compiled(self, tensor: Tensor) -> Kept:
+        """Saved by a compiled graph that our hooks were not inlined into."""
+        if self._is_inlined and self.policy.num_steps != self._inlined_at:
+            why = why_not() or "compiled autograd, or a graph that was compiled before, is not inlined into"
+            self._warn("what a compiled graph saves is kept exact", f" ({why})")
+        return self._keep(tensor, "compiled")
+
+    # -- steps, modules, reads
+
+    def maybe_begin_step(self) -> None:
+        if self.scope.is_new_step():
+            self._begin_step()
 
     def _begin_step(self) -> None:
         now = time.perf_counter()
         if self._step_began:
             self.encoder.packer.step(now - self._step_began)
         self._step_began = now
+        self._is_paused = self.arena.paused
+        self._new_slots = self._is_pressed = self.relief.is_news = False
+        self._seen_nodes.clear()
         try:
-            self.policy.begin_step()
+            self.policy.begin_step(self.relief.end_step())
+            if self.policy.is_short and not self._is_inlined:
+                self._is_inlined, self._inlined_at = True, self.policy.num_steps
+                self._hooks.change(*pair().hooks)  # compiled graphs, which were plain torch's, are compiled once more
             tight_budget = self.policy.tight_budget()
-            self.ledger.recent.has_room = not tight_budget
-            self._slices.resize(tight_budget // SLICES if self.may_derive else 0)
+            self.context.decoded.has_room = not tight_budget
+            self._slices.resize(tight_budget // SLICES if self.may_recompute else 0)
+            self._reruns.is_on = self.may_recompute and self.policy.may_recompute
             self.encoder.is_sampling = self.policy.probe.is_on
             self.monitor.begin_step(self.policy.num_steps)
+            self.guard.begin_step(self.policy.num_steps)
             self.spot.begin_step(self.policy.probe.is_on)
         except Exception as error:
-            self._fail("planning failed", error)
+            self._fail("planning failed; the last plan stays", error)
 
-    # -- packing
+    def _save_memory(self) -> None:
+        """Memory ran short in the middle of a step: the rest of it does without temporaries that it can spare."""
+        self.relief.is_news = False
+        self._is_pressed = True
+        self._reruns.is_on = self.may_recompute
+        self.context.decoded.has_room = False
+        self._slices.resize(int(self.arena.stats()["budget_bytes"]) // SLICES)
 
-    def _pack(self, tensor: Tensor) -> Handle:
-        if type(tensor) is not Tensor:
-            return self._keep(tensor, "parameter" if isinstance(tensor, Parameter) else "subclass")
-        if not is_in_memory(tensor):
-            return self._keep(tensor, "unsupported")
-        if tensor.nbytes < self.min_bytes and (tensor.dim() < 3 or not attention.is_fused(producer(tensor))):
-            return self._keep(tensor, "small")  # attention's output, however small: what it came from may be large
-        if tensor.dtype not in DTYPES:
-            return self._keep(tensor, "unsupported")
-        if _is_compiled(sys._getframe(2)):
-            return self._keep(tensor, "compiled")
-        layout = layout_of(tensor.shape, tensor.stride())
-        if layout.is_expanded and layout.numel * tensor.element_size() < self.min_bytes:
-            return self._keep(tensor, "small")
-        frame = self.scope.frame()
-        if is_from_parameters(tensor) or is_weight_copy(tensor, frame.module):
-            return self._keep(tensor, "parameter")
-        if is_of_users_leaf(tensor):
-            return self._keep(tensor, "leaf")
-        if is_statistic(tensor):
-            return self._keep(tensor, "statistic")
-        frame.order += 1
-        place = self.places.host if tensor.is_cpu else self._on_device(tensor)
-        self._running.is_on = not place.is_host
-        key = storage_key(tensor, layout)
-        stored = self.ledger.find(key)
-        if stored is not None:
-            self.ledger.num_shared += 1
-            if not stored.is_saved:
-                stored.count_in(self.ledger)
-            stored.note_reader(frame.path)
-            return View(stored, layout)
-        stored = self._derive(tensor, layout, frame, place)
-        if stored is None:
-            slot = self.table.at((frame.path, frame.order, tensor.dtype, len(layout.shape)))
-            if not place.is_host:
-                self._running.check(slot.ops)
-            may_wait = self.ledger.recent.has_room and not self.encoder.is_sampling
-            if slot.follows and slot.can_follow and may_wait:
-                return Awaited(tensor, self.ledger, slot)
-            stored = self.encoder.encode(tensor, layout, slot, place)
-            if slot.spec is not None and slot.spec.codec in EXACT:
-                self.ledger.note_exact(stored)
-            elif self.policy.probe.is_on:
-                self.policy.probe.see_slot(slot.id, tensor)
-        if stored is None:
-            return self._keep(tensor, "not_worth_it", is_planned=bool(slot.curves))
-        stored.note_reader(frame.path)
-        self._enter(stored, tensor, key)
-        stored.count_in(self.ledger)
-        if self.monitor.is_on:
-            self.monitor.keep(stored, tensor)
-        view = View(stored, layout)
-        if self.may_derive and producer(tensor) == rectified.RELU:
-            rectified.follow(view, tensor.grad_fn, self.encoder.may_follow)
-        return view
+    def _begin_backward(self, roots: object) -> None:
+        """In the thread that calls it; a device's nodes then run, and unpack, in a thread of the device."""
+        self.scope.note_backward()
+        self._uses.begin_backward()
+        for observer in self._observers:
+            observer.begin_backward(roots)
 
-    def _on_device(self, tensor: Tensor) -> Place:
-        """The first device that a run uses is where its budget is kept, and what plans and pages are about."""
-        place = self.places.on_device(tensor)
-        if self.arena is self.places.host.arena:
-            self.arena = self.policy.arena = self.spot.arena = place.arena
-            self.ledger.tell_to(place.arena.count_saved)
-        return place
-
-    def _enter(self, stored: Stored, tensor: Tensor, key: StorageKey) -> None:
-        stored.enter(self.ledger, key, StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
-
-    def _derive(self, tensor: Tensor, layout: Layout, frame: Frame, place: Place) -> Derived | None:
-        """What the tensor follows from, if all of that is stored. A view of the whole of another counts as that."""
-        if not self.may_derive:
-            return None
-        if frame.call is not None and frame.call.joint is not None:
-            return frame.call.member(frame.call.num_saves - 1, tensor)
-        base = tensor._base
-        owner = tensor if base is None else base
-        node = owner.grad_fn
-        if node is None:
-            return None
-        is_whole = layout.is_dense and (base is None or _is_same_memory(tensor, owner))
-        name = node.name()
-        if not place.is_host and attention.is_fused(name):
-            return self._running.derive(owner, node, is_whole)
-        if not is_whole:
-            return None
-        if name in attention.KINDS:
-            return attention.derive_attention(owner, node)
-        compute = derive(node)
-        if compute is None:
-            return None
-        return Derived(compute, layout_of(owner.shape, owner.stride()), tensor.dtype, tensor.nbytes)
-
-    # -- modules that are run again (replay.py)
+    def _see_read(self, view: View, node: Any) -> None:
+        self._uses.see(node, view)
+        if node.name() == LAYER_NORM:
+            bound_input(view, handle_of(node, "result1"), handle_of(node, "result2"))
+        for observer in self._observers:
+            if observer.is_on:
+                observer.see_read(view, node)
 
     def _enter_root(self, module: torch.nn.Module) -> None:
-        self._hook_thread()
+        self._hooks.push()
         self.monitor.see_root(module)
 
     def _enter_module(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
         try:
-            return self._enter_call(module, args)
+            return self._reruns.enter(module, args)
         except Exception as error:
-            self._fail(f"a call of a {type(module).__name__} could not be followed", error)
+            self._fail(f"a call of a {type(module).__name__} could not be observed", error)
             return None
 
-    def _enter_call(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
-        if not self.may_derive or not is_candidate(module) or self._trust.of(module) is False:
-            return None
-        if len(args) != 1 or type(args[0]) is not Tensor or not torch.is_grad_enabled() or not args[0].requires_grad:
-            return None
-        if not (args[0].is_cpu or args[0].is_cuda) or not is_in_memory(args[0]):
-            return None
-        call = Call(module, args[0])
-        if self._trust.of(module):
-            call.start(self.pack(call.source))
-        return call
-
-    def _leave_module(self, frame: Frame, args: tuple[object, ...], output: object) -> None:
+    def _leave_module(self, frame: Frame, args: tuple[Any, ...], output: object) -> None:
+        assert frame.module is not None
         try:
-            if self.policy.probe.is_on and frame.module is not None:
-                self.policy.probe.see_layer(frame.path, frame.module, args, output)
-            if frame.call is not None:
-                self._leave_call(frame.call, output)
-            self.spot.leave(frame, output)
+            if self.is_elastic and self._new_slots:
+                find_readers(output, frame.first_number, self._seen_nodes)
+            for observer in self._observers:
+                if observer.is_on:
+                    observer.leave_module(frame, frame.module, args, output)
+        except (DafOutOfMemoryError, torch.OutOfMemoryError):
+            self.ledger.num_failures += 1
         except Exception as error:
-            self._fail(f"a call of {frame.path} could not be followed", error)
-
-    def _leave_call(self, call: Call, output: object) -> None:
-        if type(output) is not Tensor or not output.requires_grad:
-            return
-        if call.joint is None and not self._check(call, output):
-            return
-        layout = layout_of(output.shape, output.stride())
-        holder = next(
-            (handle for _, handle in call.saves if type(handle) is View and type(handle.stored) is Derived), None
-        )
-        key = storage_key(output, layout)
-        if holder is not None and layout.is_dense and self.ledger.find(key) is None:
-            derived = call.member(OUTPUT, output)
-            self._enter(derived, output, key)
-            holder.companion = derived
-
-    def _check(self, call: Call, output: Tensor) -> bool:
-        """Whether to trust the module from now on: it pays, and it comes out the same."""
-        numbers = [n for n, (tensor, handle) in enumerate(call.saves) if self._is_intermediate(call, tensor, handle)]
-        is_trusted = bool(numbers) and call.comes_out_the_same(output)
-        self._trust.set(call.module, is_trusted)
-        if is_trusted:
-            call.start(self.pack(call.source))
-            for number in numbers:
-                tensor, handle = call.saves[number]
-                handle.supersede(call.member(number, tensor))
-        return is_trusted
-
-    @staticmethod
-    def _is_intermediate(call: Call, tensor: Tensor, handle: Handle) -> bool:
-        return type(handle) is View and type(handle.stored) is Coded and not _is_same_memory(tensor, call.source)
-
-    # -- passing through
-
-    def _keep(self, tensor: Tensor, reason: str, *, is_planned: bool = False) -> Kept:
-        num_bytes = 0 if reason == "parameter" else _bytes_of(tensor)
-        self.ledger.keep(reason, num_bytes, is_planned=is_planned)
-        return Kept(tensor, self.ledger, num_bytes)
-
-    def _fail(self, text: str, error: Exception) -> None:
-        self.ledger.num_failures += 1
-        self._warn(f"{text} ({type(error).__name__}: {error})")
-
-    def _warn(self, text: str) -> None:
-        if not self._was_warned:
-            self._was_warned = True
-            warnings.warn(f"daf: {text}; passed through as it is. Counted in stats(); said once.", stacklevel=4)
+            self._fail(f"a call of {frame.path} could not be observed", error)
 
     # -- what happened
 
-    def stats(self) -> dict[str, int]:
+    def _fail(self, text: str, error: Exception) -> None:
+        self.ledger.num_failures += 1
+        self._warn(text, f" ({type(error).__name__}: {error})")
+
+    def _warn(self, text: str, detail: str = "") -> None:
+        """Says each kind of thing once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(f"daf: {text}{detail}. Training goes on; said once, counted in stats().", stacklevel=4)
+
+    def stats(self) -> dict[str, int | float]:
+        """Counts so far, and of the last step: how many bytes of plain torch's saves were kept exact, recomputed,
+        compressed and spilled, at its peak; relative gradient errors, expected and measured."""
         return {
             **self.ledger.counts(),
+            **self.policy.figures(),
             "slots": len(self.table),
+            "surprising_reads_total": self._uses.num_surprises,
             "fidelity_measured_total": self.spot.num_measured,
             "fidelity_failures_total": self.spot.num_failures,
+            "guarded_total": self.guard.num_distrusted_total,
         }
 
     def slots(self) -> list[Slot]:
         return list(self.table)
 
 
-def _is_compiled(caller: FrameType) -> bool:
-    """Whether a compiled graph saves: `caller` is where the hook was called from. Its tensors have no history, so what
-    they are for, and what must stay consistent with what (attention's log-sum-exp), cannot be told."""
-    return caller.f_code is _APPLY and getattr(caller.f_locals.get("cls"), "__name__", "") == "CompiledFunction"
+def _is_of_lstm(tensor: Tensor) -> bool:
+    """The output of an LSTM layer, or what may be its workspace: run again, both are exact and take no bytes."""
+    node = tensor.grad_fn
+    return tensor.dtype is torch.uint8 if node is None else node.name() == ops.LSTM
+
+
+def _is_run_again(frame: Frame) -> bool:
+    return frame.call is not None and frame.call.run is not None
 
 
 def _bytes_of(tensor: Tensor) -> int:
@@ -452,35 +561,3 @@ def _bytes_of(tensor: Tensor) -> int:
         return tensor.nbytes
     except RuntimeError:
         return 0
-
-
-def _is_same_memory(view: Tensor, base: Tensor) -> bool:
-    return view.data_ptr() == base.data_ptr() and view.numel() == base.numel() and view.dtype is base.dtype
-
-
-def _leave_child_alone() -> None:
-    """A forked child (a DataLoader's worker) has the parent's hooks but not its arena: it passes everything through."""
-    for engine in list(_engines):
-        engine.is_active = False
-
-
-@contextlib.contextmanager
-def _step_aside(error_message: str) -> Iterator[None]:
-    """torch.func's transforms refuse to run while any hooks are pushed: ours are away for the time of a transform."""
-    top = _top_hooks(True)
-    engine = getattr(top[0], "__self__", None) if top is not None else None
-    ours = engine if isinstance(engine, Engine) and engine._unhook_thread() else None
-    try:
-        with _disable_hooks(error_message):
-            yield
-    finally:
-        if ours is not None and ours.is_active:
-            ours._hook_thread()
-
-
-@functools.cache
-def _watch_process() -> None:
-    """What every engine needs of the process, put in place by the first and left there: a thread may keep the hooks of
-    an engine that another thread has removed."""
-    os.register_at_fork(after_in_child=_leave_child_alone)
-    torch.autograd.graph.disable_saved_tensors_hooks = _step_aside

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daf.server.client import Client, SidecarError
-    from daf.server.launch import ensure_running, start_beside
+    from daf.server.process.launch import ensure_running, start_beside
 
 __all__ = ["Client", "SidecarError", "ensure_running", "start_beside"]
 
 _LAZY = {
     "Client": "daf.server.client",
     "SidecarError": "daf.server.client",
-    "ensure_running": "daf.server.launch",
-    "start_beside": "daf.server.launch",
+    "ensure_running": "daf.server.process.launch",
+    "start_beside": "daf.server.process.launch",
 }
 
 

@@ -14,9 +14,10 @@ from starlette.responses import Response
 
 from daf import __version__
 from daf.dashboards import assets
-from daf.server import changing, exporting, problems, reading, scraping, streaming
-from daf.server.guards import Guard
-from daf.server.state import Sidecar
+from daf.server import problems
+from daf.server.access.guards import Guard
+from daf.server.fleet.state import Sidecar
+from daf.server.routes import change, export, read, scrape, stream
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -42,7 +43,7 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     )
     app.state.sidecar = sidecar
     problems.install(app)
-    for router in (reading.router, changing.router, streaming.router, scraping.router, exporting.router, page):
+    for router in (read.router, change.router, stream.router, scrape.router, export.router, page):
         app.include_router(router)
     app.add_middleware(Guard, settings=sidecar.settings, keyring=sidecar.keyring)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
@@ -106,5 +107,5 @@ def _describe(path: str, method: str, operation: dict[str, Any]) -> None:
             "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
     operation["security"] = (
-        [{"token": []}] if method in ("put", "post") and path != "/v1/login" else [{}, {"token": []}]
+        [{"token": []}] if method in ("put", "post", "delete") and path != "/v1/login" else [{}, {"token": []}]
     )

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from daf.allocator.runtime import runtime_dir
+from daf.allocator.stats.runtime_dir import runtime_dir
 from daf.errors import DafError
-from daf.server.runfile import is_held, read_whereabouts, short_path
+from daf.server.access.tokens import read_token
+from daf.server.process.runfile import is_held, read_whereabouts, short_path
 from daf.server.settings import Settings
-from daf.server.tokens import read_token
 from daf.sizes import format_bytes
 
 TIMEOUT_SECONDS = 40.0
@@ -91,18 +91,24 @@ class Client:
         self,
         budget: int | str,
         *,
-        pid: int | None = None,
+        pid: int | str | None = None,
         job: str | None = None,
         rank: int | None = None,
         dry_run: bool = False,
+        force: bool = False,
         wait: float = 2.0,
     ) -> Answer:
         """Ask for a budget; returns once it is applied or refused, or after `wait` seconds."""
-        query = {"process": pid, "job": job, "rank": rank, "wait": wait, "dry_run": str(dry_run).lower()}
+        query: dict[str, object] = {"process": pid, "job": job, "rank": rank, "wait": wait}
+        query |= {"dry_run": str(dry_run).lower(), "force": str(force).lower()}
         return self._change("PUT", "/v1/budget", query, {"budget": budget})
 
-    def pause(self, paused: bool, *, pid: int | None = None, job: str | None = None) -> Answer:
+    def pause(self, paused: bool, *, pid: int | str | None = None, job: str | None = None) -> Answer:
         return self._change("POST", "/v1/compression", {"process": pid, "job": job}, {"paused": paused})
+
+    def forget_ended(self) -> list[str]:
+        """Forget all runs that have ended; return their ids."""
+        return list(self._call("DELETE", "/v1/processes/ended", {}, None)["processes"])
 
     def page_link(self) -> str:
         """Return a link that opens the page, once, with the right to change things."""
@@ -145,6 +151,7 @@ class Events:
             answer = self._ask(0)
         self._next, self._epoch = answer["next"], answer["epoch"]
         found = [event for event in answer["events"] if is_same or event["time"] > self._newest]
+        found.sort(key=lambda event: event["time"])
         self._newest = max([self._newest, *(event["time"] for event in found)])
         return found
 
@@ -225,8 +232,8 @@ class DirectTransport:
 
     def __init__(self, settings: Settings) -> None:
         from daf.server.app import create_app
-        from daf.server.runtime import Pages
-        from daf.server.state import Sidecar
+        from daf.server.fleet.pages import Pages
+        from daf.server.fleet.state import Sidecar
 
         self._token = "direct"
         self._loop = asyncio.new_event_loop()

@@ -18,9 +18,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from daf import __version__
-from daf.server import figures
-from daf.server.fleet import CRASHED, FINISHED, LIVE, UNREADABLE, Fleet, Member, Reading, Selection
-from daf.server.hub import Hub
+from daf.server.fleet import figures
+from daf.server.fleet.hub import Hub
+from daf.server.fleet.kinds import kinds
+from daf.server.fleet.members import CRASHED, FINISHED, LIVE, UNREADABLE, Fleet, Member, Reading, Selection
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 Kind = Literal["gauge", "counter"]
@@ -112,6 +113,10 @@ def _states(sample: Sample) -> Samples:
     return [((state,), float(sample.member.state == state)) for state in STATES]
 
 
+def _kinds(sample: Sample) -> Samples:
+    return [((kind,), float(size)) for kind, size in kinds(sample.reading.values).items()]
+
+
 def _heartbeat(sample: Sample) -> Samples:
     return [((), sample.reading.heartbeat_age_seconds)]
 
@@ -148,6 +153,23 @@ EXPORTS: tuple[Export, ...] = (
         "Bytes of encoded activations by bit position: 0 is never dropped, 1 the most significant bit.",
         _numbered("plane_", "_bytes"),
         "position",
+    ),
+    _gauge("daf_kind_bytes", "Resident bytes by what they are for.", _kinds, "kind"),
+    _gauge("daf_plain_bytes", "What plain training would need at the peak of a step.", _derived("plain_bytes")),
+    _gauge(
+        "daf_expected_error_ratio",
+        "Relative error of the gradient that the plan expects.",
+        _field("expected_error_ratio"),
+    ),
+    _gauge(
+        "daf_measured_error_ratio",
+        "Relative error of the gradient when it was last measured; 0 before.",
+        _field("measured_error_ratio"),
+    ),
+    _gauge(
+        "daf_overhead_seconds",
+        "Time a step that the plan expects to spend on codecs and recomputing.",
+        _field("overhead_seconds"),
     ),
     _gauge("daf_cached_bytes", "Resident bytes that are free and kept for reuse.", _field("cached_bytes")),
     _gauge("daf_spilled_bytes", "Bytes moved to slower memory.", _field("spilled_bytes")),

@@ -19,13 +19,24 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class Ending(BaseModel):
+    """How a run ended."""
+
+    how: Literal["finished", "failed", "interrupted", "terminated", "out of memory", "killed"]
+    code: int = Field(description="The exit code of a run that failed without an exception; else 0.")
+    signal: int = Field(description="The signal that ended it; else 0.")
+    exception: str
+    message: str
+    text: str = Field(description="All of that in a few words.")
+
+
 class Process(BaseModel):
     """One training process."""
 
     id: str = Field(description="`<pid>-<start time>`: never used twice.", examples=["4711-90210"])
     pid: int
     name: str = Field(description="What the run is called; settable with DAF_NAME.")
-    state: State
+    state: State = Field(description="crashed: failed, out of memory or killed; finished: any other end.")
     job: str = Field(description="The torchrun job; a process on its own is a job of one.")
     rank: int
     local_rank: int
@@ -34,6 +45,7 @@ class Process(BaseModel):
     argv: list[str]
     started_at: float = Field(description="Seconds since 1970.")
     ended_at: float | None = Field(description="When the sidecar saw that it had ended.")
+    ending: Ending | None = Field(description="How it ended; null while it lives.")
     heartbeat_age_seconds: float | None
     versions: dict[str, str]
     error: str = Field(description="Why the page could not be read, if so; else empty.")
@@ -63,6 +75,10 @@ class Figures(BaseModel):
     heartbeat_age_seconds: float
     values: dict[str, float] = Field(description="Everything the process publishes, by field name.")
     derived: dict[str, float] = Field(description="Ratios worked out of `values`.")
+    kinds: dict[str, int] = Field(
+        description="Memory by kind: parameters, gradients, optimizer, exact, compressed, temporaries and cached "
+        "add up to `resident_bytes`; `outside` is the rest of the process."
+    )
 
 
 class Stats(BaseModel):
@@ -114,6 +130,15 @@ class WidthsAnswer(BaseModel):
     times: list[float]
     slots: list[int]
     runs: list[list[float | None]]
+
+
+class VerdictAnswer(BaseModel):
+    """What to make of a run: the gravest finding first, none without data."""
+
+    process: str
+    verdicts: list[dict[str, Any]] = Field(
+        description="Each with `rule`, `level` (good, note, warning, trouble), `text`, `evidence` and `action`."
+    )
 
 
 class MapAnswer(BaseModel):
@@ -214,6 +239,10 @@ class BudgetOutcome(BaseModel):
     outcomes: list[OutcomeAnswer]
 
 
+class Forgotten(BaseModel):
+    processes: list[str] = Field(description="The ids of the processes that are no longer known.")
+
+
 class CompressionChange(_Strict):
     paused: bool = Field(strict=True)
 
@@ -243,6 +272,7 @@ class Report(BaseModel):
     widths: dict[str, Any]
     map: dict[str, Any]
     events: list[dict[str, Any]]
+    verdicts: list[dict[str, Any]]
 
 
 class Login(_Strict):

@@ -46,6 +46,9 @@ def values(numel: int, dtype: str, kind: str, seed: int) -> Any:
         x = x.relu()
     if kind == "constant":
         x = torch.full((numel,), -1.7)
+    if kind in {"dropout", "flat"}:
+        x = torch.where(x > 3, 0.0, x) if kind == "dropout" else x[: -(-numel // 300)].repeat_interleave(300)[:numel]
+        x[numel // 2 :][:5] = 0
     if kind.endswith("mask"):
         x = torch.where(x > 0, -1e-4 if kind == "tiny mask" else 1.25, 0.0)
     if kind == "tiny":
@@ -62,7 +65,8 @@ def values(numel: int, dtype: str, kind: str, seed: int) -> Any:
 def compare_codec(codec: str, bits: int, group: str, *, numel: int, cols: int, rows: int, **data: Any) -> list[str]:
     import torch
 
-    from daf.kernels import HostPlanes, Spec, coder, triton_codec
+    from daf.kernels import HostPlanes, Spec, coder
+    from daf.kernels.triton import codec as twin
 
     x, seed = values(numel, **data), data["seed"]
     c = coder(Spec(codec, bits, group), data["dtype"], numel, cols, rows)
@@ -71,12 +75,12 @@ def compare_codec(codec: str, bits: int, group: str, *, numel: int, cols: int, r
         ours.write(stream, b"\xff" * size)
         twins.write(stream, b"\xff" * size)
     c.encode(x.data_ptr(), ours.address, seed)
-    triton_codec.encode(c, x, twins.address, seed)
+    twin.encode(c, x, twins.address, seed)
     found = [f"stream {s}" for s in range(len(c.stream_bytes)) if ours.stream(s) != twins.stream(s)]
     for live in reversed(range(ours.num_streams)):
         back, twin_back = torch.full_like(x, 1), torch.full_like(x, 1)
         c.decode(back.data_ptr(), ours.address)
-        triton_codec.decode(c, twin_back, ours.address)
+        twin.decode(c, twin_back, ours.address)
         if not torch.equal(back.view(torch.uint8), twin_back.view(torch.uint8)):
             found.append(f"decoded from {live} planes")
         ours.drop(1 if live else 0)
@@ -84,12 +88,13 @@ def compare_codec(codec: str, bits: int, group: str, *, numel: int, cols: int, r
 
 
 def compare_ranges(shape: list[int], dtype: str, kind: str, seed: int, strategy: str) -> list[str]:
-    from daf.kernels import reduce, triton_reduce
+    from daf.kernels.reduce import ranges
+    from daf.kernels.triton import reduce
 
     outer, channels, inner = shape
     x = values(outer * channels * inner, dtype, kind, seed)
-    want = reduce.value_ranges(x.data_ptr(), dtype, (outer, channels, inner), strategy=strategy)
-    lo, hi = triton_reduce.value_ranges(x, (outer, channels, inner), strategy=strategy)
+    want = ranges.value_ranges(x.data_ptr(), dtype, (outer, channels, inner), strategy=strategy)
+    lo, hi = reduce.value_ranges(x, (outer, channels, inner), strategy=strategy)
     return [name for name, a, b in (("lo", want.lo, lo), ("hi", want.hi, hi)) if list(a) != b.tolist()]
 
 
@@ -98,17 +103,18 @@ def share_a_stash() -> list[str]:
     import torch
 
     from daf.allocator import Arena
-    from daf.kernels import Spec, coder, triton_codec
+    from daf.kernels import Spec, coder
+    from daf.kernels.triton import codec as twin
 
     x, found = values(5000, "float32", "normal", 1), []
     c = coder(Spec("meansplit", 2), "float32", 5000)
     with Arena(8 << 20, publish=False) as arena:
         stash = arena.reserve(arena.stash_spec(c.stream_bytes, [1.0] * len(c.stream_bytes)))
         by_c, by_twin = torch.empty_like(x), torch.empty_like(x)
-        triton_codec.encode(c, x, stash.planes)
+        twin.encode(c, x, stash.planes)
         c.decode(by_c.data_ptr(), stash.planes)
         c.encode(x.data_ptr(), stash.planes)
-        triton_codec.decode(c, by_twin, stash.planes)
+        twin.decode(c, by_twin, stash.planes)
         if not torch.equal(by_c, by_twin) or not 0 < float((by_c - x).square().mean()) < 2.0:
             found.append("what one packed the other unpacked differently")
         stash.unpin()
@@ -119,16 +125,17 @@ def refusals() -> list[str]:
     """What must be refused, and was not."""
     import torch
 
-    from daf.kernels import HostPlanes, Spec, StashError, coder, triton_codec
+    from daf.kernels import HostPlanes, Spec, StashError, coder
+    from daf.kernels.triton import codec as twin
 
     found, x = [], torch.randn(600)
     c, other = coder(Spec("minmax", 2), "float32", 600), coder(Spec("minmax", 3), "float32", 600)
     narrow = coder(Spec("int", 3), "int32", 600)
     cases: list[tuple[str, type[Exception], Any]] = [
-        ("a foreign stash", StashError, lambda p: triton_codec.decode(c, x, p.address)),
-        ("a tensor of another size", ValueError, lambda p: triton_codec.encode(c, x[:5], p.address)),
-        ("planes of fewer streams", StashError, lambda p: (p.drop(1), triton_codec.encode(c, x, p.address))),
-        ("integers too wide", ValueError, lambda p: triton_codec.encode(narrow, torch.arange(600).int(), p.address)),
+        ("a foreign stash", StashError, lambda p: twin.decode(c, x, p.address)),
+        ("a tensor of another size", ValueError, lambda p: twin.encode(c, x[:5], p.address)),
+        ("planes of fewer streams", StashError, lambda p: (p.drop(1), twin.encode(c, x, p.address))),
+        ("integers too wide", ValueError, lambda p: twin.encode(narrow, torch.arange(600).int(), p.address)),
     ]
     for name, error, attempt in cases:
         planes = HostPlanes(max(c.stream_bytes, narrow.stream_bytes, other.stream_bytes, key=len), 4096)

@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from benchmarks.peers.method import Method, StorageMeter
-from benchmarks.workload import Batch, Workload
+from benchmarks.workloads.workload import Batch, Workload
 
 MIN_ELEMENTS = 256
 

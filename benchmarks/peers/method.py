@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.workload import Batch, Workload
+from benchmarks.workloads.workload import Batch, Workload
 
 
 class StorageMeter:

@@ -45,6 +45,10 @@ export class Sidecar {
     return this.send("PUT", path, query, body);
   }
 
+  post(path, query, body) {
+    return this.send("POST", path, query, body);
+  }
+
   async send(method, path, query = {}, body = undefined) {
     const options = { method, headers: this.headers(), cache: "no-store" };
     if (body !== undefined) {
@@ -125,7 +129,7 @@ export class Sidecar {
 
 /** The same answers out of a report's own document (/v1/report); nothing moves and nothing can be changed. */
 export class Recording {
-  constructor({ process, stats, history, slots, widths, map, events, tables }) {
+  constructor({ process, stats, history, slots, widths, map, events, tables, verdicts }) {
     this.isLive = false;
     this.tables = tables ?? [];
     this.canChange = false;
@@ -137,6 +141,7 @@ export class Recording {
       "v1/widths": widths,
       "v1/map": { map },
       "v1/events": { events },
+      "v1/verdict": { verdicts: verdicts ?? [] },
     };
   }
 

@@ -3,14 +3,17 @@
 import { openSource } from "./api.js";
 import { ArenaMap } from "./arena.js";
 import { BudgetControl } from "./budget.js";
+import { CompressionControl } from "./compression.js";
 import { MemoryChart, RatioChart } from "./charts.js";
 import { EventList } from "./events.js";
-import { byId, el, percent, say } from "./format.js";
+import { byId, clock, el, percent, say } from "./format.js";
 import { Headline } from "./headline.js";
 import { History, POINTS, RANGES } from "./history.js";
+import { KindsBar } from "./kinds.js";
 import { SlotTable } from "./slots.js";
 import { showTables, Summary } from "./summary.js";
 import { startTheme } from "./theme.js";
+import { VerdictLine } from "./verdict.js";
 import { WidthMap } from "./widths.js";
 
 const SLOTS_SECONDS = 2;
@@ -27,6 +30,8 @@ class Page {
     this.isPaused = false;
     this.history = new History(RANGES[1][1]);
     this.headline = new Headline();
+    this.kinds = new KindsBar(byId("kinds"), byId("kinds-legend"));
+    this.verdict = new VerdictLine(source, (action) => this.act(action));
     this.memory = new MemoryChart(byId("memory"), byId("memory-legend"), byId("memory-said"));
     this.fragmentation = new RatioChart(byId("fragmentation"), "fragmentation_ratio");
     this.widths = new WidthMap(byId("widths"), byId("widths-scale"), byId("widths-said"));
@@ -35,6 +40,9 @@ class Page {
     this.summary = new Summary(byId("summary"));
     this.events = new EventList(byId("events"));
     this.budget = new BudgetControl(source, (wholeJob) => this.selection(wholeJob));
+    this.compression = new CompressionControl(source, (wholeJob) => this.selection(wholeJob));
+    this.asked = new URLSearchParams(location.search).get("run"); // a link to a run names it
+    this.isHeld = this.asked !== null;
   }
 
   async start() {
@@ -96,7 +104,9 @@ class Page {
     const [latest] = [...this.processes].sort(byWorth);
     const ranks = this.processes.filter(({ job, state }) => job === latest.job && state === latest.state);
     const [newest] = ranks.sort((a, b) => a.rank - b.rank);
-    const current = this.process;
+    const asked = this.processes.find(({ id, pid }) => this.asked === id || this.asked === String(pid));
+    this.asked = null;
+    const current = asked ?? this.process;
     const isReplaced = current?.ended_at && newest.state === "live" && newest.started_at > current.ended_at;
     return current && (this.isHeld || !isReplaced) ? current.id : (newest?.id ?? null);
   }
@@ -106,18 +116,17 @@ class Page {
     byId("empty").hidden = this.processes.length > 0;
     byId("process").closest("label").hidden = !this.processes.length;
     byId("panels").hidden = !this.processes.length;
-    const jobs = Map.groupBy ? Map.groupBy(this.processes, (process) => process.job) : groupBy(this.processes);
-    const groups = [...jobs.values()].flatMap((ranks) =>
-      ranks.length > 1
-        ? [el("optgroup", { label: ranks[0].name || ranks[0].job }, ...ranks.map(option))]
-        : ranks.map(option),
-    );
-    byId("process").replaceChildren(...groups);
+    const live = this.processes.filter(({ state }) => state === "live");
+    const ended = this.processes.filter(({ state }) => state !== "live");
+    ended.sort((a, b) => (b.ended_at ?? 0) - (a.ended_at ?? 0));
+    const past = ended.length ? [el("optgroup", { label: "Ended" }, ...ended.map(option))] : [];
+    byId("process").replaceChildren(...byJob(live), ...past);
     if (wanted) byId("process").value = wanted;
   }
 
   choose(id) {
     this.isHeld = true;
+    history.replaceState(null, "", `${location.pathname}?${new URLSearchParams({ run: id })}`);
     return this.load(id);
   }
 
@@ -130,6 +139,7 @@ class Page {
     this.events.clear();
     this.widths.clear();
     this.slots.update([]);
+    this.verdict.clear();
     this.arena.clear();
     byId("process").value = id;
     if (!id) return this.render();
@@ -193,9 +203,11 @@ class Page {
     this.headline.show(this.process, figures, document.body.dataset.connection);
     this.renderRanks();
     this.budget.choose(this.process, this.ranks.length);
+    this.compression.follow(this.process, figures?.values);
     if (!figures) return;
     this.budget.follow(figures);
     this.summary.update(figures.values);
+    this.kinds.show(figures);
     if (this.history.times.length && !document.hidden) {
       this.memory.restLabel = this.process.state === "live" ? "now" : "at the end";
       this.memory.show(this.history);
@@ -237,21 +249,29 @@ class Page {
 
   async fetchSlots() {
     const id = this.chosen;
-    const [slots, map] = await Promise.all([
+    const [slots, map, verdict] = await Promise.all([
       this.source.get("v1/slots", { process: id }),
       this.source.get("v1/map", { process: id }).catch(() => null),
+      this.source.get("v1/verdict", { process: id }).catch(() => null),
     ]);
     if (id !== this.chosen) return;
     this.slots.update(slots.slots);
+    if (verdict) this.verdict.show(verdict.verdicts, this.process);
     this.headline.showBits(slots.slots);
     this.widths.add(slots.time, slots.slots);
     if (map) this.arena.update(map.map);
   }
 
+  /** Do what a verdict advises. */
+  act({ budget_bytes: budget, resume }) {
+    if (resume) this.compression.toggle();
+    else if (budget) this.budget.wish(budget);
+  }
+
   pause(isPaused) {
     this.isPaused = isPaused;
     byId("pause").setAttribute("aria-pressed", isPaused);
-    say(byId("pause"), isPaused ? "Resume" : "Pause");
+    say(byId("pause"), isPaused ? "Unfreeze view" : "Freeze view");
     if (!isPaused) this.render();
   }
 
@@ -276,9 +296,21 @@ class Page {
   }
 }
 
+function byJob(processes) {
+  const jobs = Map.groupBy ? Map.groupBy(processes, (process) => process.job) : groupBy(processes);
+  return [...jobs.values()].flatMap((ranks) =>
+    ranks.length > 1
+      ? [el("optgroup", { label: ranks[0].name || ranks[0].job }, ...ranks.map(option))]
+      : ranks.map(option),
+  );
+}
+
+/** Of an ended run also when it ended and its pid: many have one name. */
 function option(process) {
-  const name = process.world_size > 1 ? `rank ${process.rank}` : process.name || `pid ${process.pid}`;
-  return el("option", { value: process.id }, process.state === "live" ? name : `${name} (${process.state})`);
+  const { pid, name, rank, state, ending } = process;
+  if (state === "live") return el("option", { value: process.id }, process.world_size > 1 ? `rank ${rank}` : name || `pid ${pid}`);
+  const parts = [name || "run", process.world_size > 1 ? `rank ${rank}` : "", `pid ${pid}`, process.ended_at ? clock(process.ended_at) : ""];
+  return el("option", { value: process.id }, `${parts.filter(Boolean).join(" · ")} (${ending?.how ?? state})`);
 }
 
 function groupBy(processes) {

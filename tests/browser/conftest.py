@@ -20,8 +20,8 @@ import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from daf.server.app import create_app
+from daf.server.fleet.state import Sidecar
 from daf.server.settings import Settings
-from daf.server.state import Sidecar
 from tests.browser.synthetic import SyntheticPage, fill_history
 from tests.tools import require_tool
 

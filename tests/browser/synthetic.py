@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from daf.allocator.statspage import Cell, SlotRow
-from daf.server.fleet import Member, Reading
-from daf.server.state import Sidecar
+from daf.allocator.stats.reader import Cell, SlotRow
+from daf.server.fleet.members import Member, Reading
+from daf.server.fleet.state import Sidecar
 
 MIB = 1024 * 1024
 
@@ -31,6 +31,8 @@ class SyntheticPage:
     job_id: str = ""
     rank: int = -1
     world_size: int = 1
+    error_ratio: float = 0.12
+    is_paused: bool = False
 
     @property
     def identity(self) -> Any:
@@ -74,6 +76,17 @@ class SyntheticPage:
             "peak_saved_bytes": 60 * MIB,
             "steps_total": int(age / 1.4),
             "step_seconds": 1.4 + 0.05 * wave,
+            "parameter_bytes": 60 * MIB,
+            "gradient_bytes": 60 * MIB,
+            "optimizer_bytes": 60 * MIB,
+            "saved_kept_bytes": 10 * MIB,
+            "last_step_live_bytes": 270 * MIB,
+            "last_step_saved_raw_bytes": 582 * MIB,
+            "last_step_saved_bytes": 60 * MIB,
+            "expected_error_ratio": self.error_ratio,
+            "measured_error_ratio": self.error_ratio,
+            "overhead_seconds": 0.2,
+            "is_paused": int(self.is_paused),
             **planes,
         }
 
@@ -112,7 +125,8 @@ class SyntheticPage:
         self.budget_bytes = num_bytes
         return 1
 
-    def request_pause(self, _pause: bool) -> int:
+    def request_pause(self, is_paused: bool) -> int:
+        self.is_paused = is_paused
         return 1
 
     def outcome(self, _generation: int) -> Any:

@@ -20,7 +20,7 @@ def test_the_demos_report_opens_from_disk_and_repeats_its_table(
     tmp_path: pathlib.Path, new_tab: Callable[..., Tab]
 ) -> None:
     path = tmp_path / "demo.html"
-    command = [sys.executable, "-m", "daf.demo", "--steps", "2", "--report", str(path)]
+    command = [sys.executable, "-m", "daf.cli.demo", "--steps", "2", "--report", str(path)]
     environment = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=240)

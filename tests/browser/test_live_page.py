@@ -126,12 +126,12 @@ def test_without_the_link_one_may_only_look(serving: Serving, run: Training, new
 def test_pausing_the_stream_holds_the_numbers(serving: Serving, run: Training, new_tab: NewTab) -> None:
     page = watch(new_tab(), serving.address, run)
     expect(page.locator("h1")).to_have_text("Training")
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Freeze view", exact=True).click()
     before = page.locator("#memory-legend").inner_text()
     page.wait_for_timeout(2500)
     page.evaluate("import('/page/app.js').then(({ page }) => page.refresh())")  # as when other runs come and go
     assert page.locator("#memory-legend").inner_text() == before
-    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Unfreeze view", exact=True).click()
     wait_for(lambda: page.locator("#memory-legend").inner_text() != before)
 
 

@@ -90,7 +90,7 @@ def _run(script: str) -> Any:
 @pytest.mark.parametrize(("spec", "dtype"), SPECS, ids=str)
 def test_a_codec_on_the_device_writes_and_reads_the_bytes_of_c(spec: Spec, dtype: str) -> None:
     require_package("triton", extra="gpu")
-    from daf.kernels.triton_proof import matches_reference
+    from daf.kernels.triton.proof import matches_reference
 
     assert matches_reference(spec, dtype, torch.device("cuda"))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from daf.server import Client
-from daf.server.launch import running
+from daf.server.process.launch import running
 from daf.server.settings import Settings
 
 CHILD = pathlib.Path(__file__).with_name("arena_child.py")

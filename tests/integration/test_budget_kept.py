@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from benchmarks import budget
-from benchmarks.replay import TRACES
+from benchmarks.budget import __main__ as budget
+from benchmarks.native.replay import Replay
+from benchmarks.replay.__main__ import TRACES
 from daf.allocator import Arena
-from daf.allocator.replay import Replay
-from daf.allocator.tracing import read_trace
+from daf.allocator.trace.recording import read_trace
 from tests.tools import require_tool
 
 SCALE = 0.1  # smaller, and the fixed costs of a few small blocks decide

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from daf.allocator import Arena, cpu_arena, install_cpu, torch_shim, uninstall_cpu
-from daf.allocator import torch_stats as stats
+from daf.allocator import Arena, cpu_arena, install_cpu, uninstall_cpu
+from daf.allocator.torch import memory_stats as stats
+from daf.allocator.torch import shim
 from tests.tools import require_tool
 
 MIB = 1 << 20
@@ -227,9 +228,9 @@ def test_without_a_compiler_one_warning_says_what_to_install_and_training_goes_o
 
 def test_the_shim_is_built_once_per_torch_and_source() -> None:
     require_tool("c++", "g++", "clang++")
-    path = torch_shim.build()
+    path = shim.build()
     made_at = path.stat().st_mtime_ns
-    assert torch_shim.build() == path
+    assert shim.build() == path
     assert path.stat().st_mtime_ns == made_at
     assert torch.__version__ in path.name
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import falling
-from daf.allocator import Arena, statspage
+from benchmarks.budget import falling
+from daf.allocator import Arena
+from daf.allocator.stats import reader
 from daf.quant import Engine
 from tests.tools import require_tool
 
@@ -36,7 +37,7 @@ def train_step(net: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     return loss.item()
 
 
-def budget_in_force(page: statspage.StatsPage, num_bytes: int) -> None:
+def budget_in_force(page: reader.StatsPage, num_bytes: int) -> None:
     generation = page.request_budget(num_bytes)
     deadline = time.monotonic() + 10.0
     while page.outcome(generation) is None:
@@ -51,7 +52,7 @@ def test_training_goes_on_to_the_floor_while_the_budget_falls() -> None:
     with Arena(budget_bytes=64 << 20) as arena, Engine(arena, bits=4) as engine:
         train_step(net, optimizer)
         plain_bytes = engine.stats()["peak_raw_bytes"]
-        page = statspage.StatsPage(arena.page_path)
+        page = reader.StatsPage(arena.page_path)
         for percent in range(100, 5, -10):
             budget_in_force(page, plain_bytes * percent // 100)
             for _ in range(2):

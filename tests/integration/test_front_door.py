@@ -59,7 +59,7 @@ def run(script: pathlib.Path, **variables: str) -> subprocess.CompletedProcess[s
 
 def test_an_unchanged_script_trains_with_its_activations_encoded(script: pathlib.Path) -> None:
     script.write_text(SCRIPT + PROBE)
-    result = run(script, PYTORCH_ALLOCATOR="daf", DAF_BUDGET="256MiB")
+    result = run(script, PYTORCH_ALLOCATOR="daf", DAF_BUDGET="256MiB", DAF_RATIO="16")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     stashes = result.stdout.split("daf ")[1]

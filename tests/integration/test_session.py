@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,46 @@ def test_a_fidelity_target_takes_the_place_of_a_ratio() -> None:
             assert monitor.total is not None
             errors[next(iter(settings))] = monitor.total.error
     assert errors["max_error"] < 0.03 < errors["ratio"]
+
+
+LEAVES_NO_TRACE = """
+import threading, warnings, torch
+from torch import nn
+from torch.nn.modules import module as hooks
+
+def look():
+    return {
+        "backward": torch.autograd.backward,
+        "rrelu": (torch.rrelu, torch.rrelu_),
+        "disable": torch._C._autograd._saved_tensors_hooks_disable,
+        "filters": list(warnings.filters),
+        "module hooks": [len(getattr(hooks, name)) for name in dir(hooks) if name.startswith("_global_forward")],
+        "saved-tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "threads": {thread.name for thread in threading.enumerate()},
+        "kernels": [
+            torch._C._dispatch_dump(f"aten::{name}")
+            for name in ("convolution", "convolution_backward", "native_batch_norm_backward")
+        ],
+    }
+
+def train():
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4))
+    for _ in range(4):
+        net(torch.randn(16, 3, 32, 32)).square().mean().backward()
+
+import daf
+train()
+before = look()
+with daf.Session(budget="64MiB", bits=2):
+    train()
+    assert look() != before
+after = look()
+print([name for name in before if before[name] != after[name]])
+"""
+
+
+def test_a_closed_session_leaves_torch_as_it_was() -> None:
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LEAVES_NO_TRACE], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert child.stdout == "[]\n", child.stderr

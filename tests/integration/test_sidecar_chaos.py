@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from benchmarks.sidecar_chaos import chaos
+from benchmarks.sidecar.chaos import chaos
 
 
 @pytest.mark.parametrize("seed", [1])

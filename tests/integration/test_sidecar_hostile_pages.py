@@ -14,15 +14,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from daf.allocator import Arena
-from daf.allocator.runtime import process_start_time
-from daf.allocator.statspage import _FIELD as FIELD
-from daf.allocator.statspage import _HEADER as HEADER
-from daf.allocator.statspage import _SECTION as SECTION
-from daf.allocator.statspage import _SECTIONS
+from daf.allocator.stats.reader import _FIELD as FIELD
+from daf.allocator.stats.reader import _HEADER as HEADER
+from daf.allocator.stats.reader import _SECTION as SECTION
+from daf.allocator.stats.reader import _SECTIONS
+from daf.allocator.stats.runtime_dir import process_start_time
 from daf.server.app import create_app
-from daf.server.runtime import Pages
+from daf.server.fleet.pages import Pages
+from daf.server.fleet.state import Sidecar
 from daf.server.settings import Limits, Settings
-from daf.server.state import Sidecar
 
 PATHS = (
     "/v1/processes", "/v1/stats", "/v1/fields", "/v1/history", "/v1/slots", "/v1/widths", "/v1/map", "/v1/budget",
@@ -199,8 +199,8 @@ def test_a_page_that_is_cut_off_while_it_is_read_does_not_kill_the_reader(
     path.write_bytes(page_bytes)
     script = f"""
 import os, pathlib
-from daf.server.fleet import Fleet, Selection
-from daf.server.runtime import Pages
+from daf.server.fleet.members import Fleet, Selection
+from daf.server.fleet.pages import Pages
 fleet = Fleet(Pages(pathlib.Path({str(folder)!r})))
 fleet.refresh()
 (member,) = fleet.select(Selection())

@@ -14,8 +14,8 @@ import threading
 import pytest
 
 from daf.server import Client, SidecarError, ensure_running
-from daf.server.launch import running
-from daf.server.runfile import is_held, read_whereabouts
+from daf.server.process.launch import running
+from daf.server.process.runfile import is_held, read_whereabouts
 from daf.server.settings import Settings
 from tests.integration.sidecar_tools import (
     arena_process,

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from daf.server.launch import running
+from daf.server.access.tokens import read_token
+from daf.server.process.launch import running
 from daf.server.settings import Settings
-from daf.server.tokens import read_token
 from tests.integration.sidecar_tools import arena_process, runtime_folder, sidecar_process
 
 HERE = pathlib.Path(__file__).parent

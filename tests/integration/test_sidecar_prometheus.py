@@ -15,10 +15,10 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from daf.demo import SCRIPT
+from daf.cli.demo.command import SCRIPT
 from daf.server import Client
-from daf.server.launch import running
 from daf.server.metrics import EXPORTS, OWN
+from daf.server.process.launch import running
 from daf.server.settings import Settings
 from tests.integration.sidecar_tools import end, runtime_folder, sidecar_process, wait_for
 from tests.tools import require_tool

@@ -74,6 +74,7 @@ typedef struct worker {
     uint64_t random;
     int num_rounds;
     uint8_t mark;
+    int busy, is_asked; /* the block that is being changed; a callback is running */
     struct {
         uint8_t *block;
         uint64_t num_bytes;
@@ -105,6 +106,25 @@ static void swap_block(worker_t *worker, int i) {
     memset(found, worker->mark, num_bytes);
     worker->blocks[i].block = found;
     worker->blocks[i].num_bytes = num_bytes;
+}
+
+static _Thread_local worker_t *self_worker;
+
+/* Every other time, free some of the blocks of the thread that asked, after a request of its own. */
+static int on_pressure(void *context, uint64_t missing_bytes) {
+    worker_t *worker = self_worker;
+    uint64_t freed = 0;
+    void *own;
+    if (worker->is_asked) fail("a request of the callback asked again");
+    worker->is_asked = 1;
+    if (daf_arena_alloc(context, 3000, &own) == DAF_OK) daf_arena_free(context, own);
+    for (int i = 0; draw(worker, 2) && i < NUM_HELD && freed < missing_bytes; i++) {
+        if (!worker->blocks[i].block || i == worker->busy) continue;
+        freed += worker->blocks[i].num_bytes;
+        swap_block(worker, i);
+    }
+    worker->is_asked = 0;
+    return freed > 0;
 }
 
 /* Mark or check all pages of a pinned stash. */
@@ -161,7 +181,7 @@ static void use_stash(worker_t *worker, int i) {
 static void do_rare(worker_t *worker) {
     daf_outcome_t outcome;
     uint64_t cells[256];
-    switch (draw(worker, 8)) {
+    switch (draw(worker, 9)) {
     case 0:
         daf_arena_set_budget(worker->arena, BUDGET_BYTES / 2 + draw(worker, BUDGET_BYTES), 1, &outcome);
         break;
@@ -180,6 +200,9 @@ static void do_rare(worker_t *worker) {
     case 5:
         daf_arena_event(worker->arena, 16, 0, 0, 0, "stress");
         break;
+    case 7:
+        daf_arena_set_pressure(worker->arena, draw(worker, 4) ? on_pressure : NULL, worker->arena);
+        break;
     case 6:
         daf_arena_stats(worker->arena, cells);
         break;
@@ -193,9 +216,9 @@ static void do_rare(worker_t *worker) {
 }
 
 static void *work(void *argument) {
-    worker_t *worker = argument;
+    worker_t *worker = self_worker = argument;
     for (int round = 0; round < worker->num_rounds; round++) {
-        int i = (int)draw(worker, NUM_HELD);
+        int i = worker->busy = (int)draw(worker, NUM_HELD);
         if (draw(worker, 100) < 3)
             do_rare(worker);
         else if (draw(worker, 2))

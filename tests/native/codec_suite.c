@@ -10,7 +10,7 @@ static const struct codec {
     const char *name;
     uint32_t min_bits, max_bits;
 } codecs[] = {{"raw", 0, 0},       {"int", 1, 64},      {"bool", 1, 1},    {"mask", 1, 1}, {"minmax", 1, 8},
-              {"minmax-sr", 1, 8}, {"meansplit", 1, 4}, {"support", 0, 4}, {"dual", 1, 4}};
+              {"minmax-sr", 1, 8}, {"meansplit", 1, 4}, {"support", 0, 4}, {"dual", 1, 4}, {"logprob", 2, 8}};
 
 #define BIG_ELEMENTS 1100000u
 
@@ -83,7 +83,7 @@ static void fill(const test_case_t *test, uint8_t *src) {
 
 /* All that a codec makes of a source: its streams, and what comes back from every number of them. */
 typedef struct result {
-    daf_status status;
+    daf_status_t status;
     uint8_t *bytes;
     size_t size, room;
 } result_t;

@@ -8,7 +8,8 @@
 #include "planes.h"
 
 static const char *const codecs[] = {"raw",       "int",       "bool",    "mask", "minmax",
-                                     "minmax-sr", "meansplit", "support", "dual"};
+                                     "minmax-sr", "meansplit", "support", "dual", "logprob"};
+#define NUM_CODECS (sizeof codecs / sizeof *codecs)
 
 typedef struct choice {
     uint8_t codec, bits, shape, dtype, cols, rows, page, live, spoil, isa;
@@ -55,10 +56,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *isa = daf_isa_at(choice.isa % 3);
     daf_set_isa(isa ? isa : "scalar");
     daf_coder_t coder = {.numel = choice.numel % 5000, .cols = choice.cols, .rows = choice.rows, .bits = choice.bits};
-    coder.bits %= choice.codec % 9 == 1 ? 65 : 9; /* int has up to 64 planes */
+    coder.bits %= choice.codec % NUM_CODECS == 1 ? 65 : 9; /* int has up to 64 planes */
     coder.shape = choice.shape % 2, coder.dtype = choice.dtype % 11;
     if (coder.cols) coder.numel -= coder.numel % (coder.cols * (coder.rows ? coder.rows : 1));
-    if (daf_coder_init(&coder, codecs[choice.codec % 9]) == DAF_OK)
+    if (daf_coder_init(&coder, codecs[choice.codec % NUM_CODECS]) == DAF_OK)
         decode(&coder, &choice, data + sizeof choice, size - sizeof choice);
     return 0;
 }

@@ -380,3 +380,26 @@ def page_addresses(stash: Stash) -> list[int]:
     """The pages of a stash of one stream of 16 pages, read from its view as a coder reads them."""
     pages = ctypes.cast(stash.planes, ctypes.POINTER(ctypes.c_void_p))[0]
     return [int(ctypes.cast(pages, ctypes.POINTER(ctypes.c_void_p))[i] or 0) for i in range(16)]
+
+
+@pytest.mark.parametrize("page_bytes", [512, 1024, 2048])
+def test_pages_smaller_than_the_systems_keep_the_budget(page_bytes: int) -> None:
+    rng = random.Random(page_bytes)
+    with Arena(2 * MIB, page_bytes=page_bytes, publish=False) as arena:
+        blocks: list[int] = []
+        stashes: list[Stash] = []
+        for _ in range(3000):
+            with contextlib.suppress(DafOutOfMemoryError):
+                if rng.random() < 0.5:
+                    blocks.append(arena.alloc(rng.choice([100, 5000, 70_000, 300_000])))
+                else:
+                    sizes = [rng.randrange(1, 20_000) for _ in range(4)]
+                    stashes.append(arena.reserve(arena.stash_spec(sizes, [0.0, 3.0, 2.0, 1.0])))
+                    stashes[-1].unpin()
+            while len(blocks) > 12:
+                arena.free(blocks.pop(rng.randrange(len(blocks))))
+            while len(stashes) > 40:
+                stashes.pop(rng.randrange(len(stashes))).release()
+            assert arena.stats()["resident_bytes"] <= 2 * MIB
+        assert arena.why_invalid() == ""
+        assert arena.stats()["evictions_total"] > 0

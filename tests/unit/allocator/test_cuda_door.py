@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from daf.allocator import FrontDoorWarning, cuda_door
+from daf.allocator import FrontDoorWarning
+from daf.allocator.torch import cuda_door
 from tests.unit.allocator.cuda_double import CudaDouble
 
 MIB = 1 << 20
@@ -50,7 +51,7 @@ def test_the_library_loads_without_cuda_and_has_torchs_functions_with_c_linkage(
 
 
 def test_without_cuda_the_reason_is_told(tmp_path: pathlib.Path) -> None:
-    script = "from daf.allocator.cuda_door import why_no_cuda; print(why_no_cuda())"
+    script = "from daf.allocator.torch.cuda_door import why_no_cuda; print(why_no_cuda())"
     env = {"LD_LIBRARY_PATH": str(tmp_path)}
     said = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True).stdout
     if said.strip():
@@ -270,12 +271,12 @@ def test_the_drivers_types_are_those_of_its_own_header(tmp_path: pathlib.Path) -
     compiler = shutil.which("cc")
     if header is None or compiler is None:
         pytest.skip("needs cuda.h of the CUDA toolkit, and a C compiler")
-    allocator = pathlib.Path(cuda_door.__file__).parent
+    allocator = pathlib.Path(cuda_door.__file__).parents[1]
     source = tmp_path / "abi.c"
     source.write_text(
         """
         #include <cuda.h>
-        #include "cuda_driver.h"
+        #include "os/cuda_driver.h"
         #define SAME(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)
         SAME(dafi_cu_prop_t, CUmemAllocationProp); SAME(dafi_cu_access_t, CUmemAccessDesc);
         SAME(dafi_cu_address_t, CUdeviceptr); SAME(unsigned long long, CUmemGenericAllocationHandle);

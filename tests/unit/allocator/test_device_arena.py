@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from daf.allocator import Arena, statspage
+from daf.allocator import Arena
+from daf.allocator.stats import reader
 from tests.unit.allocator.cuda_double import CudaDouble
 
 MIB = 1 << 20
@@ -70,7 +71,7 @@ def test_a_device_arena_is_published_with_its_device_and_serves_on_when_its_page
 ) -> None:
     raw = own_arena(24 * MIB, 4096)
     with spoken_for(double, raw) as arena:
-        page = statspage.StatsPage(arena.page_path)
+        page = reader.StatsPage(arena.page_path)
         assert (page.identity.device, page.identity.name, page.state()) == ("cuda:0", "run", "live")
     assert page.state() == "finished"
     assert double.malloc(MIB, SIDE)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from daf.allocator import Arena, statspage
-from daf.allocator.runtime import make_identity, runtime_dir
+from daf.allocator import Arena
+from daf.allocator.stats import reader
+from daf.allocator.stats.runtime_dir import make_identity, runtime_dir
 from daf.errors import DafOutOfMemoryError
 
 MIB = 1 << 20
@@ -27,9 +28,9 @@ def arena() -> Iterator[Arena]:
         yield arena
 
 
-def page_of(arena: Arena) -> statspage.StatsPage:
+def page_of(arena: Arena) -> reader.StatsPage:
     arena.flush()
-    return statspage.StatsPage(arena.page_path)
+    return reader.StatsPage(arena.page_path)
 
 
 def wait_for(condition: Callable[[], object]) -> object:
@@ -41,7 +42,7 @@ def wait_for(condition: Callable[[], object]) -> object:
 
 @pytest.mark.usefixtures("arena")
 def test_a_page_is_found_and_says_whose_it_is() -> None:
-    (page,) = statspage.discover()
+    (page,) = reader.discover()
     assert (page.identity.pid, page.identity.name) == (os.getpid(), "trial")
     assert page.state() == "live"
 
@@ -116,7 +117,7 @@ def test_a_budget_command_is_applied_by_the_heartbeat(arena: Arena) -> None:
     page = page_of(arena)
     generation = page.request_budget(2 * MIB)
     outcome = wait_for(lambda: page.outcome(generation))
-    assert isinstance(outcome, statspage.Outcome)
+    assert isinstance(outcome, reader.Outcome)
     assert outcome.state == "applied"
     assert arena.stats()["budget_bytes"] == 2 * MIB
 
@@ -125,7 +126,7 @@ def test_a_pending_budget_command_is_applied_once_memory_is_freed(arena: Arena) 
     page, block = page_of(arena), arena.alloc(MIB // 2)
     generation = page.request_budget(MIB // 4)
     arena.flush()
-    assert page.outcome(generation) == statspage.Outcome(
+    assert page.outcome(generation) == reader.Outcome(
         "pending", MIB // 2, f"{MIB // 4} bytes in use cannot be dropped; they go as they are freed"
     )
     arena.free(block)
@@ -147,7 +148,7 @@ def test_an_impossible_budget_command_is_refused_with_the_least_that_would_do(ar
 
 
 def test_a_budget_lowered_from_outside_gives_way_to_what_the_run_cannot_do_without(arena: Arena) -> None:
-    page = statspage.StatsPage(arena.page_path)
+    page = reader.StatsPage(arena.page_path)
     generation = page.request_budget(MIB // 4)
     assert wait_for(lambda: page.outcome(generation)).state == "applied"  # type: ignore[attr-defined]
     block = arena.alloc(MIB // 2)
@@ -166,7 +167,7 @@ def test_a_budget_lowered_from_outside_gives_way_to_what_the_run_cannot_do_witho
 
 def test_a_pending_budget_that_gave_way_is_refused(arena: Arena) -> None:
     block = arena.alloc(MIB // 2)
-    page = statspage.StatsPage(arena.page_path)
+    page = reader.StatsPage(arena.page_path)
     generation = page.request_budget(MIB // 4)
     assert wait_for(lambda: page.outcome(generation)).state == "pending"  # type: ignore[attr-defined]
     other = arena.alloc(MIB // 4)
@@ -186,7 +187,7 @@ def test_pause_and_resume_reach_the_arena(arena: Arena) -> None:
 def test_a_closed_arena_s_page_is_finished_and_still_tells_its_story() -> None:
     with Arena(MIB) as arena:
         arena.step(0.25)
-    (page,) = statspage.discover()
+    (page,) = reader.discover()
     assert page.state() == "finished"
     assert page.values()["steps_total"] == 1
     with pytest.raises(ProcessLookupError):
@@ -196,7 +197,7 @@ def test_a_closed_arena_s_page_is_finished_and_still_tells_its_story() -> None:
 @pytest.mark.usefixtures("arena")
 def test_two_arenas_of_one_process_have_two_pages() -> None:
     with Arena(MIB, name="second"):
-        assert [page.identity.name for page in statspage.discover()] == ["trial", "second"]
+        assert [page.identity.name for page in reader.discover()] == ["trial", "second"]
 
 
 def test_a_killed_process_is_recognised_and_cleaned() -> None:
@@ -211,14 +212,14 @@ time.sleep(60)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        (page,) = statspage.discover()
+        (page,) = reader.discover()
         assert page.state() == "live"
         process.send_signal(signal.SIGKILL)
     assert page.state() == "crashed"
     assert page.values()["steps_total"] == 1
-    assert statspage.clean_stale() == 0  # young: it is kept to tell its story
-    assert statspage.clean_stale(kept_pages=0) == 1
-    assert statspage.discover() == []
+    assert reader.clean_stale() == 0  # young: it is kept to tell its story
+    assert reader.clean_stale(kept_pages=0) == 1
+    assert reader.discover() == []
 
 
 def test_a_forked_child_never_touches_its_parent_s_page(arena: Arena) -> None:
@@ -239,9 +240,9 @@ def test_a_forked_child_never_touches_its_parent_s_page(arena: Arena) -> None:
 def test_what_is_no_page_is_left_out(tmp_path: pathlib.Path) -> None:
     (tmp_path / "1-1.stats").write_bytes(b"")
     (tmp_path / "2-2.stats").write_bytes(b"x" * 8192)
-    assert statspage.discover(tmp_path) == []
-    with pytest.raises(statspage.PageError, match="not a stats page"):
-        statspage.StatsPage(tmp_path / "2-2.stats")
+    assert reader.discover(tmp_path) == []
+    with pytest.raises(reader.PageError, match="not a stats page"):
+        reader.StatsPage(tmp_path / "2-2.stats")
 
 
 def test_an_unwritable_folder_costs_the_page_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +282,7 @@ os._exit(0)
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        page = statspage.StatsPage(process.stdout.readline().strip())
+        page = reader.StatsPage(process.stdout.readline().strip())
         seen = set()
         while len(seen) < 200 and process.poll() is None:
             values = page.values()
@@ -289,3 +290,36 @@ os._exit(0)
             seen.add(values["allocs_total"])
         process.kill()
     assert len(seen) > 20
+
+
+def test_files_that_another_process_cuts_off_are_written_again_and_harm_nobody(arena: Arena) -> None:
+    page = page_of(arena)
+    arena.slot(3, name="layer", op="mm", codec="minmax", bits=2.0)
+    arena.event("note", text="before")
+    for suffix in (".stats", ".cmd"):
+        for num_bytes in (0, 100, 4096):
+            os.truncate(pathlib.Path(arena.page_path).with_suffix(suffix), num_bytes)
+            arena.event("note", text="after")
+            arena.step(0.1)
+            arena.flush()
+            assert page.state() == "live"
+
+    generation = page.request_budget(2 * MIB)
+    arena.flush()
+
+    outcome = page.outcome(generation)
+    assert outcome is not None
+    assert outcome.state == "applied"
+    assert [row.name for row in page.slots()] == ["layer"]
+    assert [event.text for event in page.events()[0] if event.kind == "note"] == ["before"] + ["after"] * 6
+    assert page.values()["steps_total"] == 6
+
+
+def test_a_reader_of_a_file_that_is_cut_off_gets_an_error_of_its_own(tmp_path: pathlib.Path, arena: Arena) -> None:
+    copy = tmp_path / "1-1.stats"
+    copy.write_bytes(page_of(arena).path.read_bytes())
+    page = reader.StatsPage(copy)
+    os.truncate(copy, 5000)
+    for read in (page.values, page.slots, page.map):
+        with pytest.raises(reader.PageError, match="cut off"):
+            read()

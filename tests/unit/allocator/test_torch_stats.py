@@ -34,6 +34,8 @@ def test_the_summary_is_a_table_of_one_width() -> None:
     lines = memory_summary("cpu").splitlines()
     assert len({len(line) for line in lines}) == 1
     assert any("Allocated memory" in line for line in lines)
+    sizes = [line for line in lines if "Allocated memory" in line]
+    assert all(line.rstrip("|").rstrip().endswith("B") for line in sizes), "no cell is cut"
     assert len(memory_summary("cpu", abbreviated=True).splitlines()) < len(lines)
 
 

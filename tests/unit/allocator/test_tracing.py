@@ -8,9 +8,9 @@ import pickle
 
 import pytest
 
+from benchmarks.native.replay import Replay
 from daf.allocator import Arena
-from daf.allocator.replay import Replay
-from daf.allocator.tracing import Record, numbered, read_trace, start_trace, stop_trace, write_trace
+from daf.allocator.trace.recording import Record, numbered, read_trace, start_trace, stop_trace, write_trace
 from daf.errors import DafError
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests import oracle
+from tests.oracle import pair as oracle
 
 sizes = st.one_of(st.sampled_from(oracle.SIZES), st.integers(1, 1 << 20))
 streams = st.lists(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import accuracy
-from benchmarks.accuracy import Finished, Run, measure
+from benchmarks.accuracy import __main__ as accuracy
+from benchmarks.accuracy.__main__ import Finished, Run, measure
 
 METRICS = {"plain": [80.0, 90.0], "daf-2": [79.0, 88.0], "daf-1": [70.0, 99.0]}
 

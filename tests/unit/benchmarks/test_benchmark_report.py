@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import report
-from benchmarks.data import DataFolder, MissingDataError
-from benchmarks.models import build
+from benchmarks.tools import report
+from benchmarks.workloads.data import DataFolder, MissingDataError
+from benchmarks.workloads.models import build
 
 
 def test_a_table_is_aligned_and_shows_missing_values_as_a_dash() -> None:

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from benchmarks.codec import WIDTHS, Bench, against_peers
-from benchmarks.codec_peers import Peer
+from benchmarks.codec.__main__ import WIDTHS, Bench, against_peers
+from benchmarks.codec.others import Peer
 from daf import kernels
 from daf.kernels import Spec
 

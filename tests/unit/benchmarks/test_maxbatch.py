@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.maxbatch import DOUBT, Search
-from benchmarks.worker import Job
+from benchmarks.train.worker import Job
 
 
 @pytest.mark.parametrize("largest", [0, 7, 8, 16, 23, 100, 1400])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.memory_limit import MemoryLimit, Watched, make_limit
+from benchmarks.tools.memory_limit import MemoryLimit, Watched, make_limit
 
 MIB = 2**20
 # Grows after it was told to, so that the limit is in force by then.

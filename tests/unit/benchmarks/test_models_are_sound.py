@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import models
 from benchmarks.peers.method import Method, gradient
-from benchmarks.workload import Workload
+from benchmarks.workloads import models
+from benchmarks.workloads.workload import Workload
 from daf.quant import Engine
 from tests.tools import require_package
 from tests.unit.quant.host_arena import HostArena

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.methods import daf_setting, make
-from benchmarks.models import build
 from benchmarks.peers.division import Division
 from benchmarks.peers.gact import Gact
 from benchmarks.peers.hooks import MASK, is_mask, pack_bits, unpack_bits
 from benchmarks.peers.method import Method, gradient
-from benchmarks.workload import Workload
+from benchmarks.train.methods import daf_setting, make
+from benchmarks.workloads.models import build
+from benchmarks.workloads.workload import Workload
 
 
 @pytest.fixture

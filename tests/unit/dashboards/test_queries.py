@@ -50,6 +50,20 @@ def test_every_metric_of_a_dashboard_is_exported(board: boards.Board) -> None:
         assert metrics_in(query) <= exported() | recorded(), query
 
 
+def test_rates_follow_the_scrape_interval_and_marks_ask_for_what_there_is() -> None:
+    for board in boards.BOARDS:
+        assert not [query for query in queries_of(board) if re.search(r"\b(rate|irate)\([^)]*\[\d+\w\]", query)]
+        marks = json.loads(boards.render(board))["annotations"]["list"]
+        assert [mark["name"] for mark in marks] == [name for name, *_ in boards.MARKS]
+        for mark in marks:
+            assert metrics_in(mark["expr"]) <= exported(), mark
+
+
+def test_every_alert_says_what_to_do() -> None:
+    text = RULES.read_text()
+    assert text.count("- alert: ") == text.count("          remedy: ")
+
+
 def test_every_metric_of_the_rules_is_exported() -> None:
     for expression in re.findall(r"^ +expr: (.+)$", RULES.read_text(), re.MULTILINE):
         assert metrics_in(expression), expression

@@ -15,7 +15,7 @@ from daf.kernels.coder import DTYPES, SHAPES
 WIDTHS = {"minmax": 8, "minmax-sr": 8, "meansplit": 4, "support": 4, "dual": 4}
 FLOATS = ("float32", "bfloat16", "float16")
 INTEGERS = {"int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8}
-KINDS = ("normal", "relu", "tiny", "loud", "constant", "integers", "wild")
+KINDS = ("normal", "relu", "tiny", "loud", "constant", "integers", "wild", "dropout", "flat")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,6 +80,16 @@ def _elements(kind: str, numel: int, dtype: str, seed: int) -> npt.NDArray[np.ge
         x[:] = rng.choice([0.0, -0.0, 0.1, -7.5])
     elif kind == "integers":
         x = np.round(x * 3).astype(np.float32)
+    elif kind == "dropout":
+        x[rng.random(numel) < rng.choice([0.001, 0.1, 0.9])] = 0
+        x[: numel // 3] *= np.float32(1e-41)
+    elif kind == "flat":
+        x = np.repeat(x[: -(-numel // 700)], 700)[:numel]
+        x[rng.random(numel) < rng.choice([0, 0.001])] = rng.choice([0.0, np.nan])
+    elif kind == "logprob":
+        x = -np.abs(x * rng.choice([0.1, 3, 9]))
+        x[rng.random(numel) < rng.choice([0.0, 0.1])] = -np.inf
+        x[rng.random(numel) < 0.001] = rng.choice([0.0, np.nan])
     elif kind == "mask":
         x = np.where(rng.random(numel) < 0.9, rng.choice([1.25, -np.inf, -0.0]), 0).astype(np.float32)
     elif kind == "wild":
@@ -93,16 +103,18 @@ def _elements(kind: str, numel: int, dtype: str, seed: int) -> npt.NDArray[np.ge
 
 @st.composite
 def exact_cases(draw: st.DrawFn) -> Case:
-    """Any case of integers, flags or masks."""
-    name = draw(st.sampled_from(["int", "bool", "mask"]))
-    dtypes = {"int": sorted(INTEGERS), "bool": ["uint8"], "mask": FLOATS}
+    """Any case of integers, flags, masks or log-probabilities."""
+    name = draw(st.sampled_from(["int", "bool", "mask", "logprob"]))
+    dtypes = {"int": sorted(INTEGERS), "bool": ["uint8"], "mask": FLOATS, "logprob": FLOATS}
+    cols = draw(st.sampled_from([1, 2, 10, 77, 3000])) if name == "logprob" else 0
+    numel = draw(st.integers(0, 9000))
     return Case(
-        spec=Spec(name, draw(st.integers(1, 64)) if name == "int" else 1),
+        spec=Spec(name, draw(st.integers(*{"int": (1, 64), "logprob": (2, 8)}.get(name, (1, 1))))),
         dtype=draw(st.sampled_from(dtypes[name])),
-        numel=draw(st.integers(0, 9000)),
-        cols=0,
+        numel=numel // cols * cols if cols else numel,
+        cols=cols,
         rows=0,
-        kind="mask",
+        kind="logprob" if cols else "mask",
         seed=draw(st.integers(0, 2**32)),
         page_bytes=draw(st.sampled_from([512, 4096])),
     )

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from daf import kernels
-from daf.kernels.attention import Heads, attend
-from daf.quant import attention
+from daf.kernels.recompute.attention import Heads, attend
+from daf.quant.recompute import attention
 
 aten = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 SHAPES = [  # B, H, L, S, E

@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from daf.quant import rectified
-from daf.quant.derive import normalized
-from daf.quant.norms import draw_in
+from daf.quant.recompute import batchnorm_relu
+from daf.quant.recompute.layernorm_bound import draw_in
+from daf.quant.recompute.rules import normalized
 
 SHAPES = [(3, 5, 7, 9), (2, 64, 8, 8), (33, 17), (2, 3, 70000), (1, 1, 1, 1), (0, 4, 2, 2)]
 
 
-def channels(num: int) -> rectified._Channels:
+def channels(num: int) -> batchnorm_relu._Channels:
     generator = torch.Generator().manual_seed(num)
     scale, offset, low = (torch.randn(num, generator=generator) for _ in range(3))
-    return rectified._Channels(scale, offset, low)
+    return batchnorm_relu._Channels(scale, offset, low)
 
 
-def by_definition(numbers: rectified._Channels, y: Tensor, shortcut: Tensor | None) -> Tensor:
+def by_definition(numbers: batchnorm_relu._Channels, y: Tensor, shortcut: Tensor | None) -> Tensor:
     scale, offset, low = (
         tensor.view(1, -1, *[1] * (y.dim() - 2)) for tensor in (numbers.scale, numbers.offset, numbers.low)
     )

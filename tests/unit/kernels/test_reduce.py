@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daf.kernels import available_isas, isa, set_isa, threads
-from daf.kernels.reduce import value_ranges
-from daf.kernels.reduce_choice import STRATEGIES, Chooser
+from daf.kernels.reduce.choice import STRATEGIES, Chooser
+from daf.kernels.reduce.ranges import value_ranges
 
 REALS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INTEGERS = {

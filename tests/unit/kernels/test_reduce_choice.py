@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from daf.errors import DafError
-from daf.kernels.reduce_choice import (
+from daf.kernels.reduce.choice import (
     RETRY_EVERY,
     STRATEGIES,
     TRIALS,

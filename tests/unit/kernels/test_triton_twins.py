@@ -75,6 +75,23 @@ def test_dual_twins_give_the_bytes_of_the_reference(
     assert triton_process.differences(**case("dual", bits, **changes)) == []
 
 
+@pytest.mark.parametrize(
+    ("codec", "kind", "shape"),
+    [
+        ("minmax-sr", "dropout", {"numel": 600}),
+        ("minmax", "flat", column(20, 3)),
+        ("meansplit", "dropout", column(20, 3)),
+        ("meansplit", "flat", {"numel": 600}),
+        ("support", "flat", column(20, 3)),
+        ("dual", "dropout", {"numel": 300, "cols": 5}),
+    ],
+)
+def test_twins_treat_zeros_and_groups_of_one_value_alike(
+    triton_process: TritonProcess, codec: str, kind: str, shape: dict[str, Any]
+) -> None:
+    assert triton_process.differences(**case(codec, 2, kind=kind, **shape)) == []
+
+
 @pytest.mark.parametrize("codec", ["minmax", "minmax-sr", "meansplit", "support"])
 @pytest.mark.parametrize("shape", [{"numel": 700}, column(20, 3)], ids=["run", "column"])
 def test_groups_that_are_not_finite_escape_alike(
@@ -114,7 +131,7 @@ def any_case(draw: st.DrawFn) -> dict[str, Any]:
         numel=draw(st.integers(0, 20)) * cols,
         cols=cols,
         group=draw(st.sampled_from(["run", "column"])),
-        kind=draw(st.sampled_from(["normal", "relu", "constant", "tiny", "special"])),
+        kind=draw(st.sampled_from(["normal", "relu", "constant", "tiny", "special", "dropout", "flat"])),
         seed=draw(st.integers(0, 2**32)),
     )
 
@@ -147,7 +164,7 @@ def test_twins_refuse_what_the_reference_refuses(triton_process: TritonProcess) 
 @pytest.mark.parametrize("capability", [80, 87, 90])
 def test_every_kernel_compiles_to_ptx_that_rounds_as_the_reference_does(capability: int, tmp_path: Any) -> None:
     require_package("triton", extra="gpu")
-    command = [sys.executable, "-m", "daf.kernels.triton_ptx", str(capability), str(tmp_path)]
+    command = [sys.executable, "-m", "daf.kernels.triton.ptx", str(capability), str(tmp_path)]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     subprocess.run(command, check=True, timeout=280, capture_output=True, env=environment)
     written = sorted(tmp_path.glob(f"*.sm_{capability}.ptx"))
@@ -160,5 +177,6 @@ def test_every_kernel_compiles_to_ptx_that_rounds_as_the_reference_does(capabili
 
 
 def test_nothing_of_daf_needs_triton() -> None:
-    hide = "import sys; sys.modules['triton'] = None; import torch, daf.kernels, daf.kernels.reduce, daf.quant.packing"
+    modules = "torch, daf.kernels, daf.kernels.reduce.ranges, daf.quant.encode.packing"
+    hide = f"import sys; sys.modules['triton'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", hide], check=True, timeout=120)

@@ -49,10 +49,12 @@ class HostArena:
 
     page_bytes = 4096
     budget_bytes = 1 << 40
+    paused = False
 
     def __init__(self) -> None:
         self.stashes: list[HostStash] = []
         self.rows: dict[int, dict[str, Any]] = {}
+        self.events: list[str] = []
 
     def stash_spec(self, stream_bytes: tuple[int, ...], importance: Any, floor_streams: int = 1) -> Any:
         assert len(importance) == len(stream_bytes)
@@ -70,7 +72,10 @@ class HostArena:
 
     def step(self, seconds: float) -> None: ...
 
-    def event(self, kind: str, **details: Any) -> None: ...
+    def tell(self, **numbers: float) -> None: ...
+
+    def event(self, kind: str, **details: Any) -> None:
+        self.events.append(f"{kind} {details.get('text', '')}")
 
     def stats(self) -> dict[str, int]:
         return {

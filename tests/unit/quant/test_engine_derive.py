@@ -196,7 +196,7 @@ def test_a_module_that_comes_out_otherwise_is_not_run_again(fine: Engine) -> Non
         gradients(net, data(256, 64))
     noisy = [slot for slot in fine.slots() if slot.path == "Sequential.1"]
     assert len(noisy) >= 3, "its intermediates are stored"
-    assert all(slot.num_saves == 2 for slot in noisy)
+    assert all(slot.seen.num_saves == 2 for slot in noisy)
 
 
 def test_a_head_can_be_differentiated_after_the_trunk_was_released(fine: Engine) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from daf.quant import places
-from daf.quant.places import NotHereError, Places
+from daf.quant.encode import backends
+from daf.quant.encode.backends import Backends, NotHereError
 from tests.triton_process import TritonProcess
 from tests.unit.quant.host_arena import HostArena
 
@@ -45,8 +45,8 @@ class FakeCuda:
 
 
 def why_not(tensor: Any, opened: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(places, "_open", lambda _device: opened)
-    all_places = Places(HostArena())
+    monkeypatch.setattr(backends, "_open", lambda _device: opened)
+    all_places = Backends(HostArena())
     try:
         assert all_places.on_device(tensor) is opened
     except NotHereError as error:
@@ -68,8 +68,8 @@ def test_a_device_that_cannot_be_used_is_asked_once_and_says_why(monkeypatch: py
         asked.append(device)
         return "no_triton", "saved tensors on cuda:1 need Triton"
 
-    monkeypatch.setattr(places, "_open", refuse)
-    all_places = Places(HostArena())
+    monkeypatch.setattr(backends, "_open", refuse)
+    all_places = Backends(HostArena())
     for _ in range(3):
         with pytest.raises(NotHereError, match="need Triton"):
             all_places.on_device(cuda_tensor(1))
@@ -78,11 +78,11 @@ def test_a_device_that_cannot_be_used_is_asked_once_and_says_why(monkeypatch: py
 
 def test_without_an_arena_or_without_triton_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 0)
-    assert places._open(device)[0] == "no_arena"  # type: ignore[index]
+    assert backends._open(device)[0] == "no_arena"  # type: ignore[index]
     monkeypatch.setattr("daf.allocator.device_arena", lambda _index: HostArena())
     monkeypatch.setattr("daf.allocator.home_stream", lambda _index: 0)
-    monkeypatch.setitem(__import__("sys").modules, "daf.kernels.triton_codec", None)
-    reason, text = places._open(device)  # type: ignore[misc]
+    monkeypatch.setitem(__import__("sys").modules, "daf.kernels.triton.codec", None)
+    reason, text = backends._open(device)  # type: ignore[misc]
     assert reason == "no_triton"
     assert "pip install triton" in text
 
@@ -92,7 +92,7 @@ def test_saves_on_an_unusable_device_are_kept_counted_by_reason_and_told_once() 
     from daf.quant import Engine
 
     with Engine(HostArena(), bits=2) as engine:
-        engine.places.host = Refusing()  # type: ignore[assignment]
+        engine.backends.host = Refusing()  # type: ignore[assignment]
         x = torch.randn(64, 256, requires_grad=True)
         with pytest.warns(UserWarning, match="no such kernel") as said:
             got = torch.autograd.grad((x * 2).sigmoid().tanh().sum(), x)[0]
@@ -104,7 +104,7 @@ def test_saves_on_an_unusable_device_are_kept_counted_by_reason_and_told_once() 
     assert stats["failures_total"] == 0
 
 
-class Refusing(places.Host):
+class Refusing(backends.Host):
     def __init__(self) -> None:
         super().__init__(HostArena())
 

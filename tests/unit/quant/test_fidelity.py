@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from daf.quant import Engine, Wish
-from daf.quant.fidelity import compare
+from daf.quant.measure.gradient import compare
 from tests.unit.quant.host_arena import HostArena
 from tests.unit.quant.test_engine_derive import NETS, data, gradients, relative_error
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from daf.quant.packing import DevicePacker, InlinePacker, Packer, TensorChangedError, WorkerPacker
-from daf.quant.packing_choice import AutoPacker, make_packer
+from daf.quant.encode.packing import DevicePacker, InlinePacker, Packer, TensorChangedError, WorkerPacker
+from daf.quant.encode.packing_choice import AutoPacker, make_packer
 
 MAKERS: dict[str, Callable[[], Packer]] = {
     "inline": InlinePacker,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from daf.quant.slices import Slices
+from daf.quant.patches.slices import Slices
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from daf.server.app import create_app
+from daf.server.fleet.state import Sidecar
 from daf.server.settings import Settings
-from daf.server.state import Sidecar
 
 OTHER_FIELDS = (
     "peak_resident_bytes", "peak_held_bytes", "plane_0_bytes", "plane_1_bytes", "spilled_bytes", "stashes",
     "evictions_tensor_total", "evictions_budget_total", "evicted_bytes_total", "spills_total", "restores_total",
-    "oom_total", "budget_raises_total", "trimmed_bytes_total", "steps_total", "step_seconds_total", "faults_total",
+    "expected_error_ratio", "measured_error_ratio", "overhead_seconds",
+    "budget_raises_total", "trimmed_bytes_total", "steps_total", "step_seconds_total", "faults_total",
 )  # fmt: skip
 TOKEN = "t" * 43
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
@@ -107,7 +108,7 @@ class FakePage:
             "tensor_bytes": 300 << 20, "plane_bytes": 100 << 20, "cached_bytes": 200 << 20,
             "saved_raw_bytes": 800 << 20, "evictions_total": 3,
             "last_step_saved_raw_bytes": 800 << 20, "last_step_saved_bytes": 100 << 20,
-            "fragmentation_ratio": 0.25, "step_seconds": 0.5, "held_bytes": 1 << 20, "is_paused": 0,
+            "oom_total": 0, "fragmentation_ratio": 0.25, "step_seconds": 0.5, "held_bytes": 1 << 20, "is_paused": 0,
             **dict.fromkeys(OTHER_FIELDS, 1),
         }  # fmt: skip
         self.slots = [FakeSlot(1, "a", importance=1.0), FakeSlot(2, "b", importance=5.0)]

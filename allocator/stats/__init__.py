@@ -1,0 +1,1 @@
+"""The stats page: what an arena tells, in shared memory, and its reader."""

@@ -1,0 +1,1 @@
+"""Recordings of what was asked of an allocator."""

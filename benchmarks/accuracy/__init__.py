@@ -1,0 +1,1 @@
+"""How well training ends: `python -m benchmarks.accuracy`."""

@@ -1,0 +1,1 @@
+"""Training under several CPU allocators: `python -m benchmarks.allocator`."""

@@ -1,0 +1,1 @@
+"""Is the budget kept: `python -m benchmarks.budget`."""

@@ -1,0 +1,1 @@
+"""The codecs beside their peers: `python -m benchmarks.codec`."""

@@ -1,0 +1,1 @@
+"""The paged pool under load: `python -m benchmarks.pool`."""

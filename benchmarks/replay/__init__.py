@@ -1,0 +1,1 @@
+"""Recorded allocations replayed: `python -m benchmarks.replay`."""

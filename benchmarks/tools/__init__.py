@@ -1,0 +1,1 @@
+"""What benchmarks share: options, reports, memory limits."""

@@ -1,0 +1,1 @@
+"""Memory, speed and gradient error of training: `python -m benchmarks.train`."""

@@ -1,0 +1,1 @@
+"""What the benchmarks train: models, data, losses."""

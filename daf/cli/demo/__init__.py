@@ -1,0 +1,1 @@
+"""`daf demo`: the same plain training script twice, without and with DAF."""

@@ -1,0 +1,1 @@
+"""The commands that look at runs and steer them. Each parses; what is shown is rendered in `daf.cli.render`."""

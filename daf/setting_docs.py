@@ -1,0 +1,56 @@
+"""What every setting means, in one row each, for the reference in the docs. Values are read in config.py."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One setting: what can be written, what holds without it, what it does."""
+
+    values: str
+    default: str
+    meaning: str
+
+
+SETTINGS = {
+    "budget": Row(
+        "`2GiB`, `512MB`, `50%`, `auto`",
+        "`auto`: 80% of what is free; 90% of a GPU",
+        "memory that the run may use, tensors and activations together; a percentage is of what is free at the start",
+    ),
+    "bits": Row("`auto`, `1` to `8`, `lossless`, `off`", "`auto`", "one width for all, or a plan (`auto`)"),
+    "ratio": Row(
+        "`8`, `20x`",
+        "none: the budget alone decides, and all is exact while it fits",
+        "with `auto`: store this many times less than plain torch does, even where there is room",
+    ),
+    "max_error": Row(
+        "`0.1`, `10%`",
+        "none: the budget alone decides",
+        "with `auto`: store as little as keeps the gradient error below",
+    ),
+    "floor": Row("`0` to `8`", "`1`", "planes that every stash keeps, however short memory is"),
+    "spill": Row("a folder", "off", "where stashes go that the budget has no room for even at their floors"),
+    "cpu_allocator": Row("`on`, `off`", "`on`", "serve torch's CPU tensors from the arena"),
+    "packing": Row("`inline`, `worker`, `device`, `auto`", "`inline`", "who encodes: the forward's thread or another"),
+    "rounding": Row("`nearest`, `stochastic`", "`nearest`", "`stochastic` is unbiased, with more error"),
+    "sidecar": Row("`on`, `off`, `127.0.0.1:8787`", "`off`", "serve dashboard, API and metrics from a process beside"),
+    "name": Row("any text", "the script", "what the run is called on the dashboard"),
+    "page_bytes": Row("a power of two from 512", "`4096`", "size of a page of the arena"),
+    "trace": Row("a file", "off", "write every allocation to it, for `python -m benchmarks.replay`"),
+}
+# Variables that are no settings of a session.
+OTHER_VARIABLES = {
+    "DAF_RUNTIME_DIR": "folder of stats pages and the sidecar's files; else `$XDG_RUNTIME_DIR/daf` or `/tmp/daf-<uid>`",
+    "DAF_CACHE_DIR": "folder of compiled shims; else `$XDG_CACHE_HOME/daf` or `~/.cache/daf`",
+    "DAF_PROFILE": "profile that `daf tune` wrote; `off`: none",
+    "DAF_ISA": "instruction set of the codecs: `scalar`, `avx2`, `avx512`, `neon`",
+}
+
+
+def rows_of_settings() -> list[str]:
+    """Return the table of settings, as lines of Markdown."""
+    head = ["| variable | values | without it | meaning |", "|---|---|---|---|"]
+    return head + [f"| `DAF_{n.upper()}` | {r.values} | {r.default} | {r.meaning} |" for n, r in SETTINGS.items()]

@@ -1,0 +1,1 @@
+"""Reductions over whole tensors, and which way of doing one is fastest here."""

@@ -1,0 +1,146 @@
+"""The pair of hooks that torch inlines into compiled graphs: one for the process, whichever engine is on.
+
+torch inlines hooks that are `fx.GraphModule`s, and compiles anew when others are pushed: so there is one pair. In eager
+code it is the engine's own pack and unpack. Where a graph is compiled, the graph decides each saved tensor (graphs.py):
+
+    exact        the tensor itself
+    stashed      (handle, sizes, strides, dtype, slot)
+    recomputed   (sizes, strides, dtype, slot), no tensor at all
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from daf.quant.compiled import ops
+from daf.quant.compiled.dynamo import stay_out
+from daf.quant.compiled.graphs import Decision, Exact, GraphPair, Recomputed, Rules
+
+VERSION = 1  # of what is decided for a graph: part of the key under which torch caches compiled graphs on disk
+_AOT = "torch._functorch._aot_autograd.graph_compile"
+
+
+class Target(Protocol):
+    """What an engine is to the pair."""
+
+    @property
+    def rules(self) -> Rules: ...
+
+    def pack(self, tensor: Tensor) -> Any: ...
+
+    def unpack(self, handle: Any) -> Tensor: ...
+
+
+class Pair:
+    """Both hooks. `target` is the engine that was installed last, or a removed one that something still holds."""
+
+    def __init__(self) -> None:
+        ops.define()
+        self._target: Callable[[], Target | None] = lambda: None
+        self._graphs: weakref.WeakKeyDictionary[Any, GraphPair] = weakref.WeakKeyDictionary()
+        self.hooks = (_graph_module("pack", self.pack), _graph_module("unpack", self.unpack))
+        stay_out(self.pack, self.unpack)
+
+    def serve(self, target: Target) -> None:
+        self._target = weakref.ref(target)
+
+    def pack(self, tensor: Tensor) -> Any:
+        target = self._target()
+        if type(tensor) is not Tensor and (context := _compiling()) is not None:
+            return tensor if target is None else self._inline_pack(tensor, context, target.rules)
+        return tensor.detach() if target is None else target.pack(tensor)
+
+    def unpack(self, handle: Any) -> Any:
+        if isinstance(handle, tuple | Tensor):
+            return _inline_unpack(handle)
+        target = self._target()
+        return handle.restore() if target is None else target.unpack(handle)
+
+    def _inline_pack(self, tensor: Tensor, context: dict[str, Any], rules: Rules) -> Any:
+        decision = self._decide(context, rules)
+        if isinstance(decision, Exact):
+            return tensor
+        shape = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, decision.number
+        if isinstance(decision, Recomputed):
+            return shape
+        return (torch.ops.daf.stash(tensor, decision.number), *shape)
+
+    def _decide(self, context: dict[str, Any], rules: Rules) -> Decision:
+        if why_not():
+            return Exact(why_not())
+        forward = context["_fw_graph"]
+        graphs = self._graphs.get(forward)
+        if graphs is None:
+            graphs = self._graphs[forward] = GraphPair(forward, context["_bw_graph"], rules)
+        return graphs.decide(context["_node"].name)
+
+
+def _inline_unpack(packed: Any) -> Any:
+    if isinstance(packed, Tensor):
+        return packed
+    if len(packed) == 4:
+        return torch.ops.daf.recomputed(*packed)
+    handle, *shape = packed
+    return torch.ops.daf.unstash(handle, handle, *shape)
+
+
+def _compiling() -> dict[str, Any] | None:
+    """Graphs and node for which torch asks a hook now; None where it is asked in eager code."""
+    module = sys.modules.get(_AOT)
+    ask = getattr(module, "_get_saved_tensor_hook_context", None)
+    return None if ask is None else ask()
+
+
+def _graph_module(name: str, call: Callable[[Any], Any]) -> Any:
+    """A GraphModule in name only: its graph is what torch's cache on disk sees of it."""
+    graph = torch.fx.Graph()
+    graph.output((graph.placeholder("saved"), f"daf {name} {VERSION}"))
+    module = torch.fx.GraphModule(nn.Module(), graph, class_name=f"Daf{name.title()}")
+
+    def hand_on(_self: object, argument: Any) -> Any:
+        return call(argument)
+
+    kind: Any = type(module)  # a class of this module's own
+    kind.__call__ = hand_on
+    stay_out(hand_on)
+    return module
+
+
+@functools.cache
+def pair() -> Pair:
+    return Pair()
+
+
+@contextlib.contextmanager
+def serving(target: Target, store: ops.Store) -> Iterator[None]:
+    """Has the pair, and the ops in graphs that were compiled whenever, work for this engine."""
+    pair().serve(target)
+    ops.handles.store = store
+    try:
+        yield
+    finally:
+        if ops.handles.store is store:
+            ops.handles.close()
+
+
+@functools.cache
+def why_not() -> str:
+    """Why the installed torch cannot carry DAF in compiled graphs; "" where it can. Asked once a graph is compiled."""
+    try:
+        from torch._functorch._aot_autograd import graph_compile
+
+        source = inspect.getsource(graph_compile.maybe_inline_graph_saved_tensors_hooks)
+    except (ImportError, AttributeError, OSError):
+        return f"torch {torch.__version__} does not inline hooks for saved tensors"
+    if "bw_g.lint()" not in source or not hasattr(graph_compile, "_get_saved_tensor_hook_context"):
+        return f"torch {torch.__version__} inlines hooks for saved tensors in a way that DAF does not know"
+    return ""

@@ -1,0 +1,1 @@
+"""The few functions of torch that DAF stands in front of while a session is open."""

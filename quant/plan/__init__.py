@@ -1,0 +1,1 @@
+"""Budget and importance to a codec and a width for every slot."""

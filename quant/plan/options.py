@@ -1,0 +1,56 @@
+"""From what was learned of a slot to its menu."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from daf.kernels import Spec
+from daf.quant.encode.choice import LOGARITHM_WIDTH
+from daf.quant.plan.menu import Kind, Option
+from daf.quant.plan.readers import is_logarithm, may_compress
+from daf.quant.recompute.batchnorm_relu import RECOMPUTE_ERROR
+
+if TYPE_CHECKING:
+    from daf.quant.plan.speed import Speeds
+    from daf.quant.saved.slots import Slot
+
+# What a codec's error must be lower by to be worth its time: columns take twice as long as runs, a tree of four levels
+# four times as long as min/max of four bits, which is often as good.
+COLUMN_PRICE = 1.05
+TREE_PRICE = (1.0, 1.0, 1.0, 1.1, 1.25)
+
+
+def menu_of(
+    slot: Slot, speeds: Speeds, num_saves: int = 1, gradient_energy: float = 1.0, *, with_logarithms: bool = False
+) -> list[Option]:
+    """All that can be done with the slot, with bytes, error and seconds of all that a step saves there."""
+    facts, raw_bytes = slot.facts, num_saves * slot.seen.raw_bytes
+    importance = num_saves * facts.importance / gradient_energy
+    options = [Option(Kind.KEEP, raw_bytes, 0.0)]
+    if facts.lossless is not None:
+        spec, stored_bytes = facts.lossless
+        seconds = speeds.of(spec, raw_bytes)
+        return [*options, Option(Kind.COMPRESS, num_saves * stored_bytes, 0.0, seconds, spec)]
+    if not may_compress(slot) and not (with_logarithms and is_logarithm(slot)):
+        return options
+    if facts.sources:
+        seconds = speeds.of(None, raw_bytes)
+        return [*options, Option(Kind.RECOMPUTE, 0, 0.0, seconds, needs=facts.sources, passes=importance)]
+    if facts.can_recompute:
+        seconds, error = speeds.of(None, raw_bytes), importance * RECOMPUTE_ERROR
+        options.append(Option(Kind.RECOMPUTE, 0, error, seconds, noise=RECOMPUTE_ERROR))
+    for curve in facts.curves:
+        for bits in range(LOGARITHM_WIDTH if is_logarithm(slot) else curve.min_bits, len(curve.errors)):
+            stored_bytes = num_saves * curve.stored_bytes[bits]
+            if stored_bytes < raw_bytes:
+                spec, noise = Spec(curve.codec, bits, curve.group), curve.errors[bits]
+                error = importance * noise * _price(spec)
+                seconds = speeds.of(spec, raw_bytes)
+                options.append(Option(Kind.COMPRESS, stored_bytes, error, seconds, spec, noise))
+    return options
+
+
+def _price(spec: Spec) -> float:
+    """By what a codec's error counts as more than it is, for the time that it takes."""
+    price = COLUMN_PRICE if spec.group == "column" else 1.0
+    return price * TREE_PRICE[spec.bits] if spec.codec == "meansplit" else price

@@ -1,0 +1,1 @@
+"""Content that is worked out again in backward instead of stored."""

@@ -1,0 +1,1 @@
+"""What autograd saved: handles in its place, the ledger of live bytes, slots, and where in the model a save happens."""

@@ -1,0 +1,1 @@
+"""Changing budgets: what a change would take away, and carrying it out."""

@@ -1,0 +1,1 @@
+"""All DAF processes of this user: found, read, remembered."""

@@ -1,0 +1,1 @@
+"""The sidecar as a process: started beside a run, found by all."""
