@@ -46,6 +46,7 @@ OTHER_VARIABLES = {
     "DAF_RUNTIME_DIR": "folder of stats pages and the sidecar's files; else `$XDG_RUNTIME_DIR/daf` or `/tmp/daf-<uid>`",
     "DAF_CACHE_DIR": "folder of compiled shims; else `$XDG_CACHE_HOME/daf` or `~/.cache/daf`",
     "DAF_PROFILE": "profile that `daf tune` wrote; `off`: none",
+    "DAF_LAUNCHED_BY": "set by `daf run`: its pid, by which it finds the runs that it started",
     "DAF_ISA": "instruction set of the codecs: `scalar`, `avx2`, `avx512`, `neon`",
 }
 

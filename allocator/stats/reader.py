@@ -72,6 +72,7 @@ class Identity:
     world_size: int = 1
     device: str = "cpu"
     host: str = ""
+    launched_by: int = 0
     started_at: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -220,6 +221,7 @@ def _identity(said: dict[str, Any], pid: int, start_time: int) -> Identity:
         job_id=text("job_id"),
         device=text("device") or "cpu",
         host=text("host"),
+        launched_by=number("launched_by", 0),
         rank=number("rank", 0),
         local_rank=number("local_rank", 0),
         world_size=number("world_size", 1),

@@ -60,6 +60,7 @@ def make_identity(name: str = "", device: str = "cpu", environ: Mapping[str, str
         "world_size": _number(environ.get("WORLD_SIZE"), 1),
         "device": device,
         "host": platform.node(),
+        "launched_by": _number(environ.get("DAF_LAUNCHED_BY"), 0),
         "started_at": time.time(),
         "versions": versions(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 
 import click
@@ -29,6 +30,7 @@ _COMMANDS = {
     ),
     "doctor": ("daf.cli.doctor", "doctor", "Say what DAF finds on this machine, what is on and why."),
     "tune": ("daf.cli.tune", "tune", "Measure how reductions run fastest on this machine, and keep it."),
+    "completion": ("daf.cli.completion", "completion", "Print what makes a shell complete daf's commands and options."),
     "demo": ("daf.cli.demo.command", "demo", "Train a small GPT, plain and under DAF, and compare."),
 }
 
@@ -47,6 +49,18 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, _COMMANDS, n=1)
+            advice = f"did you mean daf {close[0]}?" if close else f"the commands are {', '.join(_COMMANDS)}"
+            if name.endswith(".py"):
+                advice = f"did you mean daf run {name}?"
+            ctx.fail(f"there is no command {name!r}; {advice}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_module, _attribute, text) in _COMMANDS.items()])
@@ -61,6 +75,6 @@ class _LazyGroup(click.Group):
 def main() -> None:
     """DAF gives a PyTorch training run a memory budget that it keeps.
 
-    Activations that autograd saves are held as bit planes in a paged pool; when memory runs short, the least
-    important bits go, not the run.
+    Until memory is short, training is exactly plain PyTorch. Then saved activations are compressed, as little as the
+    budget asks and where the gradient feels it least.
     """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from daf.server.client import Client
+
+
+MOST_CHOICES = 8  # that an error names
 
 
 class Command(click.Command):
@@ -21,12 +24,33 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except DafError as error:
-            is_unknown = getattr(error, "status", 0) == 404
-            raise click.ClickException(f"{error}{'; `daf ps` lists what there is' if is_unknown else ''}") from None
+            is_choice = getattr(error, "status", 0) == 404 or getattr(error, "body", {}).keys() & {"jobs", "processes"}
+            raise click.ClickException(f"{error}{_choices() if is_choice else ''}") from None
         except OSError as error:
             if error.filename is None:  # not about a file that was named: a closed pipe, say
                 raise
             raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+
+
+def _choices() -> str:
+    """Return the runs that could have been meant, the live ones first."""
+    from daf.errors import DafError
+
+    try:
+        found = find_client().processes()["processes"]
+    except DafError:
+        found = []
+    live = [one for one in found if one["state"] == "live"]
+    if not live:
+        return "; `daf ps` lists what there is"
+    names = ", ".join(_named(one) for one in live[:MOST_CHOICES])
+    more = f" and {len(live) - MOST_CHOICES} more: `daf ps`" if len(live) > MOST_CHOICES else ""
+    return f"; live: {names}{more}"
+
+
+def _named(process: Mapping[str, Any]) -> str:
+    job = f", --job {process['job']}" if process["job"] != process["id"] else ""
+    return f"--pid {process['pid']} ({process['name']}{job})"
 
 
 def _process_id(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:

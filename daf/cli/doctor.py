@@ -8,11 +8,13 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from daf import __version__, settings_file
 from daf.autoload import VARIABLE
+from daf.cli import checks
 from daf.config import Config, variable
 from daf.sizes import format_bytes
 
@@ -22,16 +24,29 @@ _PACKAGES = ("torch", "cffi", "sortedcontainers", "psutil", "prometheus-client",
 
 @click.command()
 def doctor() -> None:
-    """Print versions, processor features, settings in force and where they come from, and what is missing."""
+    """Print versions, machine, settings in force and where they come from, and try every part.
+
+    The exit code is 1 where something is broken.
+    """
     for title, lines in (
         ("Versions", _versions()),
         ("Machine", _machine()),
         ("Settings", _settings()),
-        ("Parts", _parts()),
     ):
         click.secho(title, bold=True)
         for name, text in lines:
             click.echo(f"  {name:<20} {text}")
+    click.secho("Checks", bold=True)
+    found = list(map(_shown, checks.findings()))
+    broken = [one.name for one in found if one.state is checks.State.BROKEN]
+    if broken:
+        raise click.ClickException(f"broken: {', '.join(broken)}")
+
+
+def _shown(finding: checks.Finding) -> checks.Finding:
+    colour = {checks.State.FINE: "green", checks.State.NOTE: "yellow", checks.State.BROKEN: "red"}[finding.state]
+    click.echo(f"  {finding.name:<20} {click.style(f'{finding.state:<7}', fg=colour)} {finding.text}")
+    return finding
 
 
 def _versions() -> Iterator[Line]:
@@ -66,50 +81,8 @@ def _settings() -> Iterator[Line]:
     except ValueError as error:
         yield "settings", f"DAF would stay off: {error}"
         return
+    found = settings_file.find(Path.cwd())
+    in_file = {variable(name): str(found[0]) for name in found[1]} if found else {}
     for name in Config.__dataclass_fields__:
-        source = variable(name) if variable(name) in os.environ else "default"
+        source = variable(name) if variable(name) in os.environ else in_file.get(variable(name), "default")
         yield name, f"{str(getattr(config, name)) or '-':<28} ({source})"
-
-
-def _parts() -> Iterator[Line]:
-    yield "kernels", _try(_kernels)
-    yield "arena", _try(_arena)
-    yield "cuda", _try(_cuda)
-    yield "torch's internals", _try(_internals)
-
-
-def _internals() -> str:
-    """Private names of torch that DAF uses and the installed one lacks, with what is lost."""
-    from daf.quant.torch_internals import internals, missing
-
-    lacking = "; ".join(f"no {internal.name}: {internal.loss}" for internal in missing())
-    return lacking or f"all {len(internals())} are here"
-
-
-def _try(probe: object) -> str:
-    try:
-        return str(probe())  # type: ignore[operator]
-    except Exception as error:
-        return f"not working: {error}"
-
-
-def _kernels() -> str:
-    from daf import kernels
-
-    return f"{kernels.isa()} in use; this processor has {', '.join(kernels.available_isas())}"
-
-
-def _arena() -> str:
-    from daf.allocator import Arena
-
-    with Arena(budget_bytes=1 << 20, publish=False) as arena:
-        return f"works; pages of {format_bytes(arena.page_bytes)}"
-
-
-def _cuda() -> str:
-    import torch
-
-    if not torch.cuda.is_available():
-        return "no CUDA device: DAF works on the CPU"
-    has_triton = importlib.util.find_spec("triton") is not None
-    return f"{torch.cuda.get_device_name()}, {'with' if has_triton else 'not compressed without'} Triton"

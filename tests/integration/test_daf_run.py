@@ -71,3 +71,50 @@ def test_signals_pass_through_and_the_end_is_the_scripts_own(script: pathlib.Pat
 def test_a_script_killed_by_a_signal_ends_the_command_by_that_signal(script: pathlib.Path) -> None:
     script.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert daf_run(script).returncode == -signal.SIGKILL
+
+
+TRAINING = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.GELU(), torch.nn.Linear(512, 8))
+for _ in range(8):
+    model(torch.randn(512, 64)).square().mean().backward()
+"""
+
+
+@pytest.mark.parametrize("launcher", [[], ["python"], ["--", "torchrun", "--standalone", "--nproc_per_node=2"]])
+def test_a_script_however_it_is_launched_has_its_summary(
+    launcher: list[str], script: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.write_text(TRAINING)
+    monkeypatch.setenv("DAF_RUNTIME_DIR", str(script.parent / "run"))
+    monkeypatch.setenv("PATH", f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+    command = [*RUN[:-2], "--no-sidecar", "--budget", "64MiB", *launcher, script.name]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=script.parent)
+    assert result.returncode == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if line.startswith("daf: ")]
+    assert said[0] == "daf: on, budget 64.0 MiB"
+    assert sum("8 steps of" in line for line in said) == (2 if launcher[:1] == ["--"] else 1)
+    assert any("gradient error 0 (exact)" in line for line in said)
+    assert said[-1].startswith("daf: `daf report --pid ")
+
+
+@pytest.mark.parametrize("words", [["trian.py"], ["python", "trian.py"]])
+def test_a_script_that_is_not_there_is_said_before_anything_starts(words: list[str], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text("print('ran')")
+    result = daf_run(*words, folder=tmp_path)
+    assert result.returncode == 2
+    assert "there is no script 'trian.py'; did you mean train.py?" in result.stderr
+    assert "daf: on" not in result.stderr
+
+
+def test_fidelity_takes_what_run_takes(script: pathlib.Path) -> None:
+    (script.parent / "beside.py").write_text(TRAINING)
+    script.write_text("import beside  # a module in the script's folder")
+    command = [sys.executable, "-m", "daf.cli", "fidelity", "--steps", "1"]
+    for words in (["--ratio", "4", str(script)], ["python", str(script)], ["-m", "beside"]):
+        result = subprocess.run(
+            [*command, *words], capture_output=True, text=True, timeout=120, check=False, cwd=script.parent
+        )
+        assert "what compression does to the gradient" in result.stdout, result.stderr
+    result = subprocess.run([*command, "/bin/true", str(script)], capture_output=True, text=True, check=False)
+    assert "daf fidelity measures one: give it the script" in result.stderr

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from daf.cli import main
+from daf.cli import command, main
 from daf.server.client import Client, Events
+from tests.unit.daf.cli.test_top import AppTransport
+from tests.unit.server.fakes import FakePages, Running
 
 
 def daf(*words: str) -> Result:
@@ -37,6 +39,12 @@ def _nothing_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
         (["export", "json"], "No process matches any process"),
         (["report", "--pid", "4711"], "No process matches process '4711'"),
         (["serve", "--port", "99999"], "'--port'"),
+        (["topp"], "did you mean daf top?"),
+        (["train.py"], "did you mean daf run train.py?"),
+        (["nonsense"], "the commands are run, serve"),
+        (["run", "nosuch"], "there is no script or command 'nosuch'"),
+        (["run", "--budget", "banana", "x.py"], "banana"),
+        (["completion", "pwsh"], "'bash', 'zsh', 'fish'"),
     ],
 )
 def test_wrong_words_are_answered_in_one_line(words: list[str], said: str) -> None:
@@ -51,6 +59,25 @@ def test_where_nothing_runs_the_commands_say_so() -> None:
     assert json.loads(daf("ps", "--json").output) == {"processes": [], "jobs": []}
     assert daf("events").output == ""
     assert daf("clean").output == "forgot 0 ended runs\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_what_the_shell_reads(shell: str) -> None:
+    result = daf("completion", shell)
+    assert result.exit_code == 0
+    assert f"_DAF_COMPLETE={shell}_complete" in result.output
+
+
+def test_an_error_names_the_runs_there_are(running: Running, pages: FakePages, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages.add(pid=11, name="first")
+    pages.add(pid=12, name="second")
+    running.tick()
+    client = Client(transport=AppTransport(running))
+    monkeypatch.setattr(command, "find_client", lambda: client)
+    monkeypatch.setattr("daf.cli.runs.budget.find_client", lambda: client)
+    said = daf("budget", "2GiB", "--pid", "4711999").output
+    assert "--pid 11 (first" in said
+    assert "--pid 12 (second" in said
 
 
 class Restarting:
