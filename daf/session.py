@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -212,6 +212,7 @@ def active() -> Session | None:
 def start_from_environment(environment: Mapping[str, str]) -> None:
     """Open a session as the `DAF_*` variables say, and below them the nearest file with settings."""
     from daf import settings_file
+    from daf.allocator.stats.place import is_launcher
 
     if is_launcher(sys.orig_argv):
         return
@@ -247,16 +248,11 @@ def _start_at_first_save(session: Session) -> None:
     push_hooks(pack, lambda tensor: tensor)
 
 
-def is_launcher(words: Sequence[str]) -> bool:
-    """Return whether a command line only starts ranks, each of which has a session of its own."""
-    names = [Path(word).name for word in words[1:4] if not word.startswith("-")]
-    return "torch.distributed.run" in words or "torch.distributed.launch" in words or "torchrun" in names[:1]
-
-
 def share_bytes(environment: Mapping[str, str]) -> int:
-    """Return this process's share of the free memory: the ranks that torchrun starts on one host have equal ones."""
-    num_ranks = environment.get("LOCAL_WORLD_SIZE", "1")
-    return free_bytes() // max(1, int(num_ranks) if num_ranks.isdecimal() else 1)
+    """Return this process's share of the free memory: the ranks that one launcher starts on a host have equal ones."""
+    from daf.allocator.stats.place import find_place
+
+    return free_bytes() // find_place(environment).local_world_size
 
 
 def free_bytes() -> int:

@@ -44,6 +44,8 @@ SETTINGS = {
 # Variables that are no settings of a session.
 OTHER_VARIABLES = {
     "DAF_RUNTIME_DIR": "folder of stats pages and the sidecar's files; else `$XDG_RUNTIME_DIR/daf` or `/tmp/daf-<uid>`",
+    "DAF_JOB": "what the job is called; else what torchrun, Slurm, Kubernetes or MPI calls it",
+    "DAF_HOST": "what this machine is called; else the node's name in Slurm and Kubernetes, or the host name",
     "DAF_CACHE_DIR": "folder of compiled shims; else `$XDG_CACHE_HOME/daf` or `~/.cache/daf`",
     "DAF_PROFILE": "profile that `daf tune` wrote; `off`: none",
     "DAF_LAUNCHED_BY": "set by `daf run`: its pid, by which it finds the runs that it started",

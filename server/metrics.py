@@ -25,7 +25,7 @@ from daf.server.fleet.members import CRASHED, FINISHED, LIVE, UNREADABLE, Fleet,
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 Kind = Literal["gauge", "counter"]
-LABELS = ("run", "rank", "device")
+LABELS = ("run", "job", "host", "rank", "device")
 MAX_BITS = 8
 ENDED_SECONDS = 900.0  # how long an ended process is still reported, so that an alert can see it
 STATES = (LIVE, FINISHED, CRASHED, UNREADABLE)
@@ -235,20 +235,19 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         samples = self._samples()
-        labels = run_labels([sample.member for sample in samples])
         for export in EXPORTS:
             family = export.family()
             for sample in samples:
                 if sample.member.state == LIVE or export.when_ended:
                     for extra, value in export.read(sample):
-                        family.add_metric([*labels[sample.member.id], *extra], value)
+                        family.add_metric([*sample.member.labels, *extra], value)
             yield family
         yield from self._own()
 
     def _samples(self) -> list[Sample]:
         now = self._fleet.clock()
         shown = [m for m in self._fleet.select(Selection()) if m.ended_at is None or now - m.ended_at < ENDED_SECONDS]
-        found = self._fleet.read(shown)
+        found = self._fleet.read(_of_distinct_labels(shown))
         return [Sample(member, reading, figures.process_memory(member)) for member, reading in found]
 
     def _own(self) -> Iterator[Metric]:
@@ -268,22 +267,13 @@ class FleetCollector(Collector):
         yield info
 
 
-def run_labels(members: Iterable[Member]) -> dict[str, tuple[str, str, str]]:
-    """Return (run, rank, device) of each member, no two alike: Prometheus takes no series twice.
-
-    A run is known by its name, else by its job. Where two have the same name, the later in line shows its id as well.
-    """
-    found: dict[str, tuple[str, str, str]] = {}
-    taken: set[tuple[str, str, str]] = set()
-    for member in members:
-        identity = member.page.identity
-        run = (identity.name or member.job)[:80]
-        label = (run, str(member.rank), identity.device[:20] or "cpu")
-        if label in taken:
-            label = (f"{run} {member.id}", *label[1:])
-        taken.add(label)
-        found[member.id] = label
-    return found
+def _of_distinct_labels(members: Iterable[Member]) -> list[Member]:
+    """Return those to show, no two with equal labels: of a rank that was started again the living, or the last."""
+    found: dict[tuple[str, ...], Member] = {}
+    for member in sorted(members, key=lambda it: (it.state == LIVE, it.page.identity.started_at)):
+        found.pop(member.labels, None)
+        found[member.labels] = member
+    return list(found.values())
 
 
 def registry_of(fleet: Fleet, hub: Hub) -> CollectorRegistry:
@@ -299,7 +289,9 @@ def table() -> str:
 The sidecar answers `GET /metrics` in Prometheus' text format, or in OpenMetrics where the client asks for it. One
 scrape takes one snapshot of every process. `python -m daf.server.metrics` prints this table; a test keeps it true.
 
-Each metric of a process has the labels `run` (its name, else its job), `rank` and `device`, and those named below.
+Each metric of a process has the labels `run` (its name, else its job), `job` (as its launcher named it; of a process on
+its own its id), `host`, `rank` and `device`, and those named below. They stay the same for as long as a process lives.
+Scrape with `honor_labels: true`, or Prometheus calls the job `exported_job`.
 
 | metric | type | unit | further labels | meaning |
 |---|---|---|---|---|

@@ -37,7 +37,11 @@ class Process(BaseModel):
     pid: int
     name: str = Field(description="What the run is called; settable with DAF_NAME.")
     state: State = Field(description="crashed: failed, out of memory or killed; finished: any other end.")
-    job: str = Field(description="The torchrun job; a process on its own is a job of one.")
+    job: str = Field(description="The job that its launcher named; a process on its own is a job of one.")
+    host: str = Field(description="Its machine; a node's name in Slurm and Kubernetes; settable with DAF_HOST.")
+    pod: str = Field(description="Its pod, where it runs in Kubernetes and POD_NAME is set.")
+    namespace: str
+    launcher: str = Field(description="What said its rank: torchrun, slurm, mpi, kubernetes; empty without ranks.")
     rank: int
     local_rank: int
     world_size: int

@@ -20,12 +20,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from daf.allocator.stats.runtime_dir import process_start_time, runtime_dir
+from daf.allocator.stats.runtime_dir import pid_namespace, process_start_time, runtime_dir
 
 MAGIC, COMMAND_MAGIC = b"DAFSTATS", b"DAFCMND1"
 VERSION = 1
 NUM_COMMANDS = 16
 MAX_TRIES = 200
+SILENT_SECONDS = 5.0  # without a heartbeat, after which a process that we cannot look up counts as gone
 KEPT_PAGES = 32
 KEPT_SECONDS = 24 * 3600.0
 
@@ -70,9 +71,14 @@ class Identity:
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
+    local_world_size: int = 1
+    launcher: str = ""
     device: str = "cpu"
     host: str = ""
     launched_by: int = 0
+    pod: str = ""
+    namespace: str = ""
+    pid_namespace: int = 0
     started_at: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -222,6 +228,11 @@ def _identity(said: dict[str, Any], pid: int, start_time: int) -> Identity:
         device=text("device") or "cpu",
         host=text("host"),
         launched_by=number("launched_by", 0),
+        pod=text("pod"),
+        namespace=text("namespace"),
+        launcher=text("launcher"),
+        pid_namespace=max(0, int(said.get("pid_namespace", 0))),
+        local_world_size=number("local_world_size", 1),
         rank=number("rank", 0),
         local_rank=number("local_rank", 0),
         world_size=number("world_size", 1),
@@ -337,7 +348,17 @@ class StatsPage:
         """Return whether the process lives, has finished, or is gone without saying so."""
         if self._header()[4] == 2:
             return "finished"
+        if self.is_foreign:
+            return "live" if self.heartbeat_age_seconds < SILENT_SECONDS else "crashed"
         return "live" if process_start_time(self._pid) == self._start_time else "crashed"
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the process is in another pid namespace, a container beside ours: its pid tells us nothing.
+
+        Then it lives while its heart beats, 40 times a second; one that was only stopped comes back.
+        """
+        return self.identity.pid_namespace not in (0, pid_namespace())
 
     @property
     def heartbeat_age_seconds(self) -> float:

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Mapping
 
+from daf.allocator.stats.place import find_place
+
 IDENTITY_BYTES = 7900  # what the page has room for
 MAX_ARGUMENT_CHARS = 200
 
@@ -32,8 +34,12 @@ def make_runtime_dir() -> pathlib.Path:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(f"{folder} is not a folder of user {os.getuid()}: set DAF_RUNTIME_DIR to one that is")
-    if status.st_mode & 0o077:
-        folder.chmod(0o700)
+    if status.st_mode & 0o077:  # somebody shares it on purpose, maybe: what else lies in it is not ours to close off
+        mode = stat.S_IMODE(status.st_mode)
+        raise PermissionError(
+            f"{folder} is open to other users (mode {mode:03o}): set DAF_RUNTIME_DIR to a folder of your own, such as "
+            f"{folder / 'daf'}, which is made for you alone"
+        )
     return folder
 
 
@@ -47,20 +53,34 @@ def process_start_time(pid: int) -> int | None:
     return int(after_name[19]) if after_name[0] not in {"Z", "X"} else None
 
 
+def pid_namespace() -> int:
+    """Return what tells this process's pid namespace from others; 0 where the system does not say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
 def make_identity(name: str = "", device: str = "cpu", environ: Mapping[str, str] | None = None) -> str:
-    """Return what this process says of itself, as the JSON text its page carries. Ranks are torchrun's."""
+    """Return what this process says of itself, as the JSON text its page carries."""
     environ = os.environ if environ is None else environ
+    place = find_place(environ)
     argv = [argument[:MAX_ARGUMENT_CHARS] for argument in (sys.orig_argv or sys.argv)]
     identity = {
         "name": name or environ.get("DAF_NAME", "") or default_name(sys.argv),
         "argv": argv,
-        "job_id": _job_id(environ),
-        "rank": _number(environ.get("RANK"), 0),
-        "local_rank": _number(environ.get("LOCAL_RANK"), 0),
-        "world_size": _number(environ.get("WORLD_SIZE"), 1),
+        "job_id": place.job,
+        "rank": place.rank,
+        "local_rank": place.local_rank,
+        "world_size": place.world_size,
+        "local_world_size": place.local_world_size,
+        "launcher": place.launcher,
+        "host": place.host,
+        "pod": place.pod,
+        "namespace": place.namespace,
         "device": device,
-        "host": platform.node(),
-        "launched_by": _number(environ.get("DAF_LAUNCHED_BY"), 0),
+        "launched_by": _pid(environ.get("DAF_LAUNCHED_BY", "")),
+        "pid_namespace": pid_namespace(),
         "started_at": time.time(),
         "versions": versions(),
     }
@@ -86,14 +106,5 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _job_id(environ: Mapping[str, str]) -> str:
-    """Return what the ranks of a job have in common. torchrun calls every job without an id "none"."""
-    run_id = environ.get("TORCHELASTIC_RUN_ID", "")
-    meeting_point = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
-    if run_id in {"", "none"} and _number(environ.get("WORLD_SIZE"), 1) > 1 and meeting_point != ":":
-        return meeting_point
-    return "" if run_id == "none" else run_id
-
-
-def _number(text: str | None, default: int) -> int:
-    return int(text) if text and text.isdigit() else default
+def _pid(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -39,7 +39,7 @@ def least_budget(values: Mapping[str, float]) -> int:
 
 def process_memory(member: Member) -> dict[str, int]:
     """Return what the operating system says the process takes; empty for one that is gone or not readable."""
-    if member.state != LIVE:
+    if member.state != LIVE or member.is_foreign:
         return {}
     with contextlib.suppress(psutil.Error, OSError):
         info = _process(member.page.identity.pid, member.id).memory_info()

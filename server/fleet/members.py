@@ -46,6 +46,7 @@ class Member:
     id: str
     page: StatsPage
     first_seen: float
+    run: str = ""  # what it is called in metrics, given once: a label must not move from one process to another
     state: str = LIVE
     ended_at: float | None = None
     ending: Ending | None = None
@@ -64,12 +65,23 @@ class Member:
 
     @property
     def job(self) -> str:
-        """The torchrun job, or for a process on its own a job of one."""
+        """The job that its launcher named, or for a process on its own a job of one."""
         return self.page.identity.job_id or self.id
 
     @property
     def rank(self) -> int:
         return max(0, self.page.identity.rank)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is in another pid namespace, so that its pid means nothing here."""
+        return bool(self.page.is_foreign)
+
+    @property
+    def labels(self) -> tuple[str, str, str, str, str]:
+        """What its metrics carry: run, job, host, rank, device."""
+        identity = self.page.identity
+        return self.run, self.job[:80], identity.host[:80], str(self.rank), identity.device[:20] or "cpu"
 
     @property
     def label(self) -> str:
@@ -91,7 +103,12 @@ class Member:
 
     def may_change(self, now: float) -> bool:
         """Whether its state is worth a look: of one that has just ended the exit code may still come."""
-        return self.state in (LIVE, UNREADABLE) or now - (self.ended_at or 0.0) < CODE_SECONDS
+        has_just_ended = now - (self.ended_at or 0.0) < CODE_SECONDS
+        return self.state in (LIVE, UNREADABLE) or has_just_ended or self._may_come_back()
+
+    def _may_come_back(self) -> bool:
+        """One of another container that fell silent may have been stopped, and says nothing of an end."""
+        return self.is_foreign and self.ending is not None and self.ending.how == "killed"
 
     def look(self, now: float) -> bool:
         """Ask the page for its state; returns whether it changed."""
@@ -106,7 +123,7 @@ class Member:
         changed = state != self.state
         self.state = state
         if state == LIVE:
-            self.ended_at = None
+            self.ended_at = self.ending = None
         elif self.ended_at is None:
             self.ended_at = now
         return changed
@@ -160,12 +177,13 @@ class Fleet:
     def refresh(self) -> list[tuple[Member, str]]:
         """Look for new processes and changed states; returns what changed, as (member, what)."""
         now, changes = self.clock(), []
-        for page in self._discover():
+        for page in sorted(self._discover(), key=lambda page: page.identity.started_at):
             member_id = pathlib.Path(page.path).stem
             if member_id not in self.members and len(self.members) < self._limits.processes:
                 member = Member(member_id, page, first_seen=now)
                 self.members[member_id] = member
                 member.widths = self._widths_left(member) or member.widths
+                member.run = self._run_name(member)
                 member.look(now)
                 if member.state != LIVE:
                     self._recall(member, now)
@@ -174,6 +192,13 @@ class Fleet:
         changes += [(member, member.state) for member in lasting if member.look(now)]
         changes += [(member, "forgotten") for member in self._drop_old(now)]
         return changes
+
+    def _run_name(self, member: Member) -> str:
+        """A run is known by its name, else by its job; beside a living one with equal labels also by its id."""
+        member.run = (member.page.identity.name or member.job)[:80]
+        others = (other for other in self.members.values() if other is not member and other.state == LIVE)
+        is_taken = any(other.labels == member.labels for other in others)
+        return f"{member.run} {member.id}" if is_taken else member.run
 
     def history_of(self, member: Member, reading: Reading) -> History:
         if member.history is None:

@@ -177,6 +177,10 @@ def process_of(member: Member) -> models.Process:
         name=identity.name,
         state=member.state,  # type: ignore[arg-type]
         job=member.job,
+        host=identity.host,
+        pod=identity.pod,
+        namespace=identity.namespace,
+        launcher=identity.launcher,
         rank=member.rank,
         local_rank=max(0, identity.local_rank),
         world_size=max(1, identity.world_size),

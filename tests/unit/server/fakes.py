@@ -33,6 +33,11 @@ class FakeIdentity:
     rank: int = -1
     local_rank: int = -1
     world_size: int = -1
+    local_world_size: int = 1
+    launcher: str = ""
+    host: str = "here"
+    pod: str = ""
+    namespace: str = ""
     device: str = "cpu"
     started_at: float = 1000.0
     versions: dict[str, str] = field(default_factory=lambda: {"torch": "2.13.0"})
@@ -103,6 +108,7 @@ class FakePage:
         self.identity = FakeIdentity(**identity)
         self.path = pathlib.Path(f"/nowhere/{self.identity.pid}-{self.identity.start_time}.stats")
         self.now_state = "live"
+        self.is_foreign = False
         self.values: dict[str, float] = {
             "budget_bytes": 1 << 30, "initial_budget_bytes": 1 << 30, "resident_bytes": 600 << 20,
             "tensor_bytes": 300 << 20, "plane_bytes": 100 << 20, "cached_bytes": 200 << 20,

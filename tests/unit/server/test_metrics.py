@@ -55,12 +55,35 @@ def test_two_runs_of_one_name_are_two_series(running: Running, pages: FakePages)
     assert len(set(lines)) == 2
 
 
+def test_labels_stay_with_the_process_that_has_them(running: Running, pages: FakePages) -> None:
+    first = pages.add(pid=1, job_id="night", rank=0)
+    second = pages.add(pid=2, job_id="night", rank=0, started_at=2000.0)
+    running.tick()
+    labels = [running.sidecar.fleet.members[f"{pid}-7"].labels for pid in (1, 2)]
+    assert labels[0] == ("run", "night", "here", "0", "cpu")
+    assert labels[1] == ("run 2-7", "night", "here", "0", "cpu")
+    first.now_state = "crashed"
+    running.tick()
+    assert running.sidecar.fleet.members["2-7"].labels == labels[1]
+    second.now_state = "crashed"
+
+
+def test_of_a_rank_that_was_started_again_the_living_one_is_shown(running: Running, pages: FakePages) -> None:
+    pages.add(pid=1, job_id="night", started_at=1.0).now_state = "crashed"
+    running.tick()
+    pages.add(pid=2, job_id="night", started_at=2.0)
+    text = running.get("/metrics").text
+    state = 'daf_process_state{device="cpu",host="here",job="night",rank="0",run="run",state='
+    assert f'{state}"live"}} 1.0' in text
+    assert text.count(f'{state}"crashed"}}') == 1
+
+
 def test_of_an_ended_run_only_the_state_and_the_heartbeat_are_told(running: Running, pages: FakePages) -> None:
     page = pages.add(name="gone")
     running.tick()
     page.now_state = "crashed"
     text = running.get("/metrics").text
-    assert 'daf_process_state{device="cpu",rank="0",run="gone",state="crashed"} 1.0' in text
+    assert 'daf_process_state{device="cpu",host="here",job="100-7",rank="0",run="gone",state="crashed"} 1.0' in text
     assert "daf_resident_bytes{" not in text
 
 
@@ -68,8 +91,8 @@ def test_labels_of_evictions_and_planes_come_from_the_fields(running: Running, p
     page = pages.add()
     page.values |= {"evictions_tensor_total": 2, "plane_1_bytes": 77, "plane_waste_bytes": 5}
     text = running.get("/metrics").text
-    assert 'daf_evictions_total{device="cpu",rank="0",reason="tensor",run="run"} 2.0' in text
-    assert 'daf_plane_position_bytes{device="cpu",position="1",rank="0",run="run"} 77.0' in text
+    assert 'daf_evictions_total{device="cpu",host="here",job="100-7",rank="0",reason="tensor",run="run"} 2.0' in text
+    assert 'daf_plane_position_bytes{device="cpu",host="here",job="100-7",position="1",rank="0",run="run"} 77.0' in text
     assert 'position="waste"' not in text
 
 
