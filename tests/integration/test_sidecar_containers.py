@@ -77,7 +77,7 @@ def test_another_container_s_runs_are_alive_and_end_as_they_do() -> None:
     names = ("finished", "failed", "interrupted", "terminated", "killed", "out of memory")
     with contextlib.ExitStack() as stack:
         stack.enter_context(container(sys.executable, "-m", "daf.server", "--port", "0", "--quiet"))
-        wait_for(lambda: (runtime_folder() / "sidecar.json").exists(), 30)
+        wait_for((runtime_folder() / "sidecar.json").exists, 30)
         client = Client()
         runs = {name: stack.enter_context(training(name)) for name in names}
         for run in runs.values():
@@ -100,7 +100,7 @@ def test_another_container_s_runs_are_alive_and_end_as_they_do() -> None:
 def test_a_run_that_was_only_stopped_comes_back() -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(container(sys.executable, "-m", "daf.server", "--port", "0", "--quiet"))
-        wait_for(lambda: (runtime_folder() / "sidecar.json").exists(), 30)
+        wait_for((runtime_folder() / "sidecar.json").exists, 30)
         client, run = Client(), stack.enter_context(training("stopped"))
         assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
