@@ -212,7 +212,7 @@ def active() -> Session | None:
 def start_from_environment(environment: Mapping[str, str]) -> None:
     """Open a session as the `DAF_*` variables say, and below them the nearest file with settings."""
     from daf import settings_file
-    from daf.allocator.stats.place import is_launcher
+    from daf.allocator.place import is_launcher
 
     if is_launcher(sys.orig_argv):
         return
@@ -250,7 +250,7 @@ def _start_at_first_save(session: Session) -> None:
 
 def share_bytes(environment: Mapping[str, str]) -> int:
     """Return this process's share of the free memory: the ranks that one launcher starts on a host have equal ones."""
-    from daf.allocator.stats.place import find_place
+    from daf.allocator.place import find_place
 
     return free_bytes() // find_place(environment).local_world_size
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from daf.allocator.stats.place import find_place
+from daf.allocator.place import find_place
 
 IDENTITY_BYTES = 7900  # what the page has room for
 MAX_ARGUMENT_CHARS = 200

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from daf.allocator.stats.place import Place, find_place, is_launcher
+from daf.allocator.place import Place, find_place, is_launcher
 from daf.allocator.stats.runtime_dir import make_runtime_dir
 
 HERE = platform.node()
