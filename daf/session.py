@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import multiprocessing
 import os
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from daf import setting_docs
 from daf.config import Config
 from daf.ending import Ending
 from daf.errors import DafError
@@ -35,10 +37,38 @@ class Session:
     time in a process; one that the environment opened gives way to one that the script opens.
     """
 
-    def __init__(self, config: Config | None = None, **settings: object) -> None:
-        if config is not None and settings:
-            raise ValueError(f"give a config or settings, not both: {', '.join(sorted(settings))}")
-        self.config = config or Config.read(settings)
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        budget: str | int | None = None,
+        bits: str | int | None = None,
+        ratio: str | float | None = None,
+        max_error: str | float | None = None,
+        floor: int | None = None,
+        spill: str | Path | None = None,
+        page_bytes: str | int | None = None,
+        cpu_allocator: str | bool | None = None,
+        packing: str | None = None,
+        rounding: str | None = None,
+        sidecar: str | bool | None = None,
+        name: str | None = None,
+        trace: str | Path | None = None,
+        **unknown: object,
+    ) -> None:
+        settings: dict[str, object] = {
+            "budget": budget,
+            "bits": bits,
+            "ratio": ratio,
+            "max_error": max_error,
+            "floor": floor,
+        }
+        settings |= {"spill": spill, "page_bytes": page_bytes, "cpu_allocator": cpu_allocator, "packing": packing}
+        settings |= {"rounding": rounding, "sidecar": sidecar, "name": name, "trace": trace}
+        given = {word: value for word, value in settings.items() if value is not None} | unknown
+        if config is not None and given:
+            raise ValueError(f"give a config or settings, not both: {', '.join(sorted(given))}")
+        self.config = config or Config.read(given)
         self.arena: Any = None
         self.engine: Any = None
         self._final: dict[str, Any] = {}
@@ -190,18 +220,20 @@ class Session:
             with contextlib.suppress(Exception):  # a collector that is gone must not hold up the end of a run
                 self._exporter.shutdown(timeout_millis=5000)
             self._exporter = None
-        if self.engine is not None and not self._final:
-            self._final = self.stats()
         if self._kinds is not None:
             self._kinds.remove()
         if self.engine is not None:
-            self.engine.remove()
+            self.engine.remove()  # counts the last step
+            self._final = self._final or self.stats()
         if self.arena is not None:
             self.arena.close()
         if self.config.trace:
             from daf.allocator import stop_trace
 
             stop_trace()
+
+
+Session.__doc__ = "\n".join([inspect.cleandoc(Session.__doc__ or ""), "", *setting_docs.lines_of_keywords()])
 
 
 def active() -> Session | None:

@@ -57,3 +57,11 @@ def rows_of_settings() -> list[str]:
     """Return the table of settings, as lines of Markdown."""
     head = ["| variable | values | without it | meaning |", "|---|---|---|---|"]
     return head + [f"| `DAF_{n.upper()}` | {r.values} | {r.default} | {r.meaning} |" for n, r in SETTINGS.items()]
+
+
+def lines_of_keywords() -> list[str]:
+    """Return one line for each setting, as `help(daf.Session)` shows them."""
+    return [
+        f"{name:<14} {row.meaning} ({row.values}; without it {row.default})".replace("`", "")
+        for name, row in SETTINGS.items()
+    ]

@@ -19,7 +19,7 @@ from daf.config import Config, variable
 from daf.sizes import format_bytes
 
 Line = tuple[str, str]
-_PACKAGES = ("torch", "cffi", "sortedcontainers", "psutil", "prometheus-client", "fastapi", "uvicorn", "triton")
+_PACKAGES = ("torch", "cffi", "psutil", "prometheus-client", "fastapi", "uvicorn", "triton")
 
 
 @click.command()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,6 +12,8 @@ import pytest
 import torch
 
 import daf
+from daf.config import Config
+from daf.setting_docs import SETTINGS
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +44,20 @@ def test_a_session_shows_itself_before_while_and_after() -> None:
     assert daf.active() is None
     assert "state closed" in repr(session)
     assert session.stats()["budget_bytes"] == 64 * 2**20
+
+
+def test_every_setting_is_a_documented_keyword() -> None:
+    names = {name for name, one in inspect.signature(daf.Session).parameters.items() if one.kind is one.KEYWORD_ONLY}
+    assert names == set(Config.__dataclass_fields__) == set(SETTINGS)
+    assert all(re.search(rf"^{name} +\S", inspect.getdoc(daf.Session) or "", re.MULTILINE) for name in names)
+
+
+def test_the_last_step_is_counted_when_the_session_ends() -> None:
+    session = daf.Session(budget="64MiB", cpu_allocator="off")
+    with session:
+        for _ in range(3):
+            torch.nn.Linear(64, 64)(torch.randn(512, 64)).sum().backward()
+    assert session.stats()["steps_total"] == 3
 
 
 def test_a_session_that_was_closed_can_be_opened_again() -> None:
