@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
+import resource
 import struct
 import warnings
 import weakref
@@ -158,7 +160,7 @@ class Arena:
         out = ffi.new("daf_arena_t **")
         status = lib.daf_arena_open(config, out)
         if status:
-            detail = os.strerror(ffi.errno) if status == lib.DAF_SYSTEM else "the backend does not take this page size"
+            detail = _system_words() if status == lib.DAF_SYSTEM else "the backend does not take this page size"
             raise DafError(f"an arena of {format_bytes(budget_bytes)} cannot be opened: {detail}")
         self._take(out[0], _close)
         if publish:
@@ -369,6 +371,15 @@ class Arena:
         if status == lib.DAF_SYSTEM:
             raise DafError(f"the system has no {format_bytes(num_bytes)} for {what}: {os.strerror(ffi.errno)}")
         raise DafError(f"{what} of {num_bytes} bytes: invalid, or the arena is closed")
+
+
+def _system_words() -> str:
+    """Return what the system said, and the limit of ours that is behind it where there is one."""
+    words = os.strerror(ffi.errno)
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if ffi.errno != errno.ENOMEM or limit == resource.RLIM_INFINITY:
+        return words
+    return f"{words}: `ulimit -v` allows {format_bytes(limit)} of addresses, and DAF reserves more than it fills"
 
 
 def _end(raw: Any, at_exit: Callable[[Any], None]) -> None:

@@ -45,7 +45,7 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     problems.install(app)
     for router in (read.router, change.router, stream.router, scrape.router, export.router, page):
         app.include_router(router)
-    app.add_middleware(Guard, settings=sidecar.settings, keyring=sidecar.keyring)
+    app.add_middleware(Guard, settings=sidecar.settings, keyring=sidecar.keyring, rates=sidecar.rates)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

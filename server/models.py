@@ -46,7 +46,7 @@ class Process(BaseModel):
     local_rank: int
     world_size: int
     device: str
-    argv: list[str]
+    argv: list[str] = Field(description="Its command line, which may hold secrets: only for who has the token.")
     started_at: float = Field(description="Seconds since 1970.")
     ended_at: float | None = Field(description="When the sidecar saw that it had ended.")
     ending: Ending | None = Field(description="How it ended; null while it lives.")

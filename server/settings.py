@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from daf.errors import DafError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8787
@@ -18,8 +21,10 @@ class Limits:
     body_seconds: float = 10.0
     stream_clients: int = 256
     stream_stall_seconds: float = 20.0  # a client that takes nothing for so long is cut off
-    connections: int = 1024
-    reads_per_second: float = 500.0  # per client address
+    connections: int = 512  # of the port
+    own_connections: int = 128  # of the Unix socket, which only we can reach
+    header_seconds: float = 10.0  # for a request's header, from the connection or the end of the answer before
+    reads_per_second: float = 500.0  # of who holds a credential; of others per client address
     changes_per_second: float = 500.0
     failed_logins_per_second: float = 2.0
     processes: int = 256
@@ -36,6 +41,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """The files of the port's certificate and key, in PEM."""
+
+    cert_path: pathlib.Path
+    key_path: pathlib.Path
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Where the sidecar listens and keeps its files."""
 
@@ -43,6 +56,7 @@ class Settings:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     allowed_hosts: frozenset[str] = frozenset()  # further names that the Host header may carry
+    tls: Tls | None = None
     sample_seconds: float = 1.0
     limits: Limits = field(default_factory=Limits)
 
@@ -70,6 +84,35 @@ class Settings:
     def is_exposed(self) -> bool:
         """Whether machines other than this one can reach the sidecar: then reading needs the token too."""
         return not is_loopback(self.host)
+
+
+def check_exposure(host: str, *, has_tls: bool, is_meant: bool) -> None:
+    """Refuse to be reached from other machines in plain text, unless somebody has said that it is meant."""
+    if is_loopback(host) or has_tls or is_meant:
+        return
+    raise DafError(
+        f"{host} is reached by other machines: whoever sees the traffic would read the token and could change budgets. "
+        "Give a certificate (--tls-cert and --tls-key, or DAF_TLS_CERT and DAF_TLS_KEY), or say that the network is "
+        "trusted (--plain-http, or DAF_PLAIN_HTTP=on)"
+    )
+
+
+def tls_from(cert: str | None, key: str | None) -> Tls | None:
+    """Return the certificate that two file names mean; none where both are empty."""
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        raise DafError(
+            "a certificate needs its key: give both --tls-cert and --tls-key, or DAF_TLS_CERT and DAF_TLS_KEY"
+        )
+    return Tls(pathlib.Path(cert), pathlib.Path(key))
+
+
+def check_exposure_of(host: str, environ: Mapping[str, str]) -> None:
+    """The same for a sidecar that is about to be started with these variables."""
+    has_tls = tls_from(environ.get("DAF_TLS_CERT"), environ.get("DAF_TLS_KEY")) is not None
+    is_meant = environ.get("DAF_PLAIN_HTTP", "").lower() in ("1", "on", "true", "yes")
+    check_exposure(host, has_tls=has_tls, is_meant=is_meant)
 
 
 def is_address(name: str) -> bool:

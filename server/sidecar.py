@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import functools
 import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 
@@ -21,10 +25,12 @@ from daf.server.app import create_app
 from daf.server.fleet.members import LIVE
 from daf.server.fleet.pages import Pages
 from daf.server.fleet.state import Sidecar
+from daf.server.process.connections import protocol_of
 from daf.server.process.runfile import Lock, Whereabouts, read_whereabouts, short_path
-from daf.server.settings import DEFAULT_PORT, Settings
+from daf.server.settings import DEFAULT_PORT, Settings, Tls
 
 log = logging.getLogger("daf.server")
+HANDSHAKE_SECONDS = 10.0
 Announce = Callable[[Sidecar], None]
 
 
@@ -42,6 +48,8 @@ def serve(settings: Settings, *, announce: Announce = lambda _sidecar: None, idl
         if not lock.take():
             found = read_whereabouts(settings.address_path)
             raise AlreadyRunningError(found.address if found else None)
+        if settings.tls:
+            tls_context(settings.tls)  # said before anything listens
         token = tokens.load_or_create(settings.token_path)
         with listen(settings) as sockets:
             sidecar = Sidecar.build(settings, token, Pages(settings.runtime_dir))
@@ -57,7 +65,7 @@ def serve(settings: Settings, *, announce: Announce = lambda _sidecar: None, idl
 
 
 async def _run(sidecar: Sidecar, sockets: list[socket.socket], announce: Announce, idle_exit_seconds: float) -> None:
-    server = _Server(uvicorn_config(sidecar), on_ready=lambda: _ready(sidecar, announce))
+    server = _Server(uvicorn_config(sidecar), sidecar.settings.tls, on_ready=lambda: _ready(sidecar, announce))
     watch = asyncio.create_task(_exit_when_idle(sidecar, server, idle_exit_seconds))
     try:
         await server.serve(sockets=sockets)
@@ -69,30 +77,57 @@ def uvicorn_config(sidecar: Sidecar) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(sidecar),
         loop="asyncio",
-        http="h11",
+        http=protocol_of(sidecar.settings.limits),
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=sidecar.settings.limits.connections,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=1,
     )
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, telling when it listens."""
+    """uvicorn, telling when it listens, and with TLS on the port alone: the Unix socket needs none."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, tls: Tls | None, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
+        self._tls = tls
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        assert sockets is not None
+        await super().startup(sockets[1:] if self._tls else sockets)
+        if self._tls:
+            await self._listen_with(self._tls, sockets[0])
         if self.started:
             self._on_ready()
+
+    async def _listen_with(self, tls: Tls, port: socket.socket) -> None:
+        context = tls_context(tls)
+        protocol: Any = self.config.http_protocol_class
+        make = functools.partial(
+            protocol,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        seconds = HANDSHAKE_SECONDS
+        self.servers.append(
+            await loop.create_server(make, sock=port, ssl=context, ssl_handshake_timeout=seconds, backlog=512)
+        )
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(tls.cert_path, tls.key_path)
+    except (OSError, ssl.SSLError) as error:
+        raise DafError(f"no certificate and key in {tls.cert_path} and {tls.key_path}: {error}") from None
+    return context
 
 
 def _ready(sidecar: Sidecar, announce: Announce) -> None:
@@ -124,7 +159,7 @@ async def _exit_when_idle(sidecar: Sidecar, server: uvicorn.Server, seconds: flo
 
 @contextlib.contextmanager
 def listen(settings: Settings) -> Iterator[list[socket.socket]]:
-    """Bind the TCP port and the Unix socket; the default port gives way to a free one where it is taken."""
+    """Bind the TCP port and the Unix socket; the default port, where it is taken, gives way to a free one."""
     with contextlib.ExitStack() as stack:
         tcp = stack.enter_context(_tcp(settings))
         settings.socket_path.unlink(missing_ok=True)  # left by a killed sidecar: we hold the lock
@@ -136,20 +171,29 @@ def listen(settings: Settings) -> Iterator[list[socket.socket]]:
 
 
 def _tcp(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    for port in dict.fromkeys((settings.port, 0) if settings.port == DEFAULT_PORT else (settings.port,)):
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            found.bind((settings.host, port))
-        except OSError as error:
-            found.close()
-            problem = error
-        else:
-            return found
-    raise DafError(f"cannot listen on {settings.host}:{settings.port}: {problem.strerror}")
+    try:
+        return _bound(settings.host, settings.port)
+    except OSError as error:
+        problem = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
+        if settings.port != DEFAULT_PORT or error.errno != errno.EADDRINUSE:
+            raise DafError(f"{problem}; --port takes another one, 0 a free one") from None
+    found = _bound(settings.host, 0)
+    log.warning("%s; listening on port %d instead", problem, found.getsockname()[1])
+    return found
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen(512)  # two may bind a port that nobody listens on
+    except OSError:
+        found.close()
+        raise
+    return found
 
 
 def url_of(settings: Settings, sock: socket.socket) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{sock.getsockname()[1]}"
+    return f"{'https' if settings.tls else 'http'}://{host}:{sock.getsockname()[1]}"

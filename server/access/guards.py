@@ -1,20 +1,18 @@
 """What stands before every route: whose host name, whose page, how much, how often, with which right.
 
 One pure ASGI middleware, so that no route can be forgotten: whatever is not a plain read needs a credential, wherever
-it is routed to. In order: Host (a rebound DNS name is refused), Origin (another site's page is refused), rate, right,
+it is routed to. In order: Host (a rebound DNS name is refused), Origin (another site's page is refused), right, rate,
 body size.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict
-from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from daf.server.access.rates import Rates
 from daf.server.access.tokens import Keyring
 from daf.server.problems import ProblemError
 from daf.server.settings import Limits, Settings, is_address
@@ -34,36 +32,14 @@ SECURITY_HEADERS = [
 ]
 
 
-class Rates:
-    """Token buckets, one per key, for the most recent keys only."""
-
-    def __init__(self, clock: Callable[[], float], max_keys: int = 1024) -> None:
-        self._clock = clock
-        self._max_keys = max_keys
-        self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
-
-    def allow(self, kind: str, who: str, per_second: float) -> bool:
-        """Take one from the bucket of `who`; a bucket holds two seconds' worth, at least ten."""
-        now, capacity = self._clock(), max(10.0, 2 * per_second)
-        level, then = self._buckets.pop((kind, who), (capacity, now))
-        level = min(capacity, level + (now - then) * per_second)
-        allowed = level >= 1.0
-        self._buckets[kind, who] = (level - 1.0 if allowed else level, now)
-        while len(self._buckets) > self._max_keys:
-            self._buckets.popitem(last=False)
-        return allowed
-
-
 class Guard:
     """The middleware. Refusals are problem details like any other error."""
 
-    def __init__(
-        self, app: ASGIApp, *, settings: Settings, keyring: Keyring, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, keyring: Keyring, rates: Rates) -> None:
         self._app = app
         self._settings = settings
         self._keyring = keyring
-        self._rates = Rates(clock)
+        self._rates = rates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,25 +71,22 @@ class Guard:
         _check_length(headers, self._settings.limits)
 
     def _check_right(self, scope: Scope, headers: Headers) -> None:
-        limits, reading = self._settings.limits, scope["method"] in READING
-        client = scope["client"][0] if scope.get("client") else "local"
-        if not self._rates.allow(*self._bucket(scope, reading, client)):
-            raise ProblemError(429, "too-many-requests", "Too many requests: slow down", headers={"Retry-After": "1"})
+        """Look at the credential first: what others ask for must not cost its holder anything."""
+        reading, client = scope["method"] in READING, client_of(scope)
         scheme, _, credential = headers.get("authorization", "").partition(" ")
         who = self._keyring.who(credential.strip()) if scheme.lower() == "bearer" else None
         scope.setdefault("state", {})["who"] = who
-        if who is None and not self._is_free(scope, reading):
-            if credential and not self._rates.allow("failed", client, limits.failed_logins_per_second):
-                raise ProblemError(429, "too-many-requests", "Too many failed log-ins", headers={"Retry-After": "5"})
+        is_free = self._is_free(scope, reading)
+        if who is None and not is_free:
+            if credential and not self._rates.allow("failed", client, self._settings.limits.failed_logins_per_second):
+                raise too_many("Too many failed log-ins", seconds=5)
             raise unauthorized()
-
-    def _bucket(self, scope: Scope, reading: bool, client: str) -> tuple[str, str, float]:
+        if scope["path"] == LOGIN_PATH and who is None:
+            return  # charged by its route, once the code was looked at
         limits = self._settings.limits
-        if reading:
-            return "read", client, limits.reads_per_second
-        if scope["path"] == LOGIN_PATH:
-            return "login", client, limits.failed_logins_per_second
-        return "change", client, limits.changes_per_second
+        kind, per_second = ("read", limits.reads_per_second) if reading else ("change", limits.changes_per_second)
+        if not self._rates.allow(kind, f"holder of a {who}" if who else client, per_second):
+            raise too_many("Too many requests: slow down", seconds=1)
 
     def _is_free(self, scope: Scope, reading: bool) -> bool:
         path: str = scope["path"]
@@ -131,6 +104,15 @@ class Guard:
             return True
         # A rebound name is a name: a page whose address is a bare number was served by that very machine.
         return self._settings.is_exposed and is_address(name)
+
+
+def client_of(scope: Scope) -> str:
+    """Return who pays for a request without a credential: its address, or the Unix socket, which is the owner's."""
+    return str(scope["client"][0]) if scope.get("client") else "local"
+
+
+def too_many(detail: str, *, seconds: int) -> ProblemError:
+    return ProblemError(429, "too-many-requests", detail, headers={"Retry-After": str(seconds)})
 
 
 def unauthorized() -> ProblemError:
@@ -160,15 +142,17 @@ def too_large(limits: Limits) -> ProblemError:
 
 
 def _bounded(receive: Receive, limits: Limits) -> Receive:
-    """Count what arrives, and how long it takes: a body without a stated length is bounded too."""
+    """Count what arrives, and how long all of it takes: a body without a stated length is bounded too."""
     taken, done = 0, False
+    deadline = asyncio.get_running_loop().time() + limits.body_seconds
 
     async def bounded() -> Message:
         nonlocal taken, done
         if done:
             return await receive()
         try:
-            message = await asyncio.wait_for(receive(), limits.body_seconds)
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
         except TimeoutError:
             raise ProblemError(408, "body-too-slow", "The request body did not arrive in time") from None
         taken += len(message.get("body", b""))

@@ -115,7 +115,7 @@ class History:
             with path.open("rb") as file:
                 magic, _levels, fields = json.loads(file.read(HEADER_BYTES))
             size = path.stat().st_size
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, ArithmeticError, RecursionError):
             return None
         header = json.dumps([magic, LEVELS, fields]).encode().ljust(HEADER_BYTES)
         return cls(fields, path) if magic == MAGIC and _is_ours(path, header, size) and size == _size(fields) else None

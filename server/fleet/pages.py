@@ -17,6 +17,9 @@ from daf.allocator.stats import reader
 log = logging.getLogger("daf.server")
 MAX_PAGE_BYTES = 64 << 20
 MAX_FILES = 4096
+MAX_OPEN = 2048  # pages: each has a descriptor
+MAX_OPENED_PER_LOOK = 256  # so that thousands of new ones cost no second at once
+MAX_TOLD = 64  # refused files that the log names
 BESIDE = ("*.history", "*.widths", "*.cmd", "*.end")  # what lies beside a stats page and goes with it
 PAGE_NAME = re.compile(r"[0-9]{1,20}-[0-9]{1,20}(-[0-9]{1,20})?\.stats", re.ASCII)
 
@@ -28,16 +31,24 @@ class Pages:
         self._folder = folder
         self._open: dict[tuple[str, int], reader.StatsPage] = {}
         self._refused: dict[tuple[str, int, int], str] = {}
+        self._attempts: dict[str, tuple[str, int, int]] = {}  # the last one of each name
 
     def __call__(self) -> list[reader.StatsPage]:
         found: dict[tuple[str, int], reader.StatsPage] = {}
+        num_tried = 0
         for entry, info in self._files():
             key = (entry, info.st_ino)
-            page = self._open.get(key) or self._opened(entry, info)
+            page = self._open.get(key)
+            if page is None and num_tried < MAX_OPENED_PER_LOOK and len(found) < MAX_OPEN:
+                num_tried += not self._is_refused(entry, info)
+                page = self._opened(entry, info)
             if page is not None:
                 found[key] = page
         self._open = found
         return list(found.values())
+
+    def _is_refused(self, name: str, info: os.stat_result) -> bool:
+        return (name, info.st_ino, info.st_mtime_ns) in self._refused
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
         files: list[tuple[str, os.stat_result]] = []
@@ -53,7 +64,7 @@ class Pages:
     def _opened(self, name: str, info: os.stat_result) -> reader.StatsPage | None:
         # A page that is just being made fails and is tried again when it has changed.
         attempt = (name, info.st_ino, info.st_mtime_ns)
-        if attempt in self._refused:
+        if self._is_refused(name, info):
             return None
         reason = _objection(name, info)
         if not reason:
@@ -61,10 +72,20 @@ class Pages:
                 return reader.StatsPage(self._folder / name)
             except Exception as error:  # the file is another program's: anything may be in it
                 reason = f"{type(error).__name__}: {error}"
-        self._refused = {key: why for key, why in self._refused.items() if key[0] != name}
-        self._refused[attempt] = reason
-        log.warning("%r is not read: %s", name, reason)
+        self._refuse(attempt, reason)
         return None
+
+    def _refuse(self, attempt: tuple[str, int, int], reason: str) -> None:
+        """Remember the file as it is, and no more of them than a folder may have; the log tells of the first few."""
+        earlier = self._attempts.pop(attempt[0], None)
+        if earlier is not None:
+            self._refused.pop(earlier, None)
+        if len(self._refused) >= MAX_FILES:
+            self._refused.clear()
+            self._attempts.clear()
+        self._refused[attempt], self._attempts[attempt[0]] = reason, attempt
+        if len(self._refused) <= MAX_TOLD:
+            log.warning("%r is not read: %s", attempt[0], reason)
 
 
 def clean(folder: pathlib.Path, *, all_ended: bool = False) -> int:

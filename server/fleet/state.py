@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
 from daf.server.access.audit import Audit
+from daf.server.access.rates import Rates
 from daf.server.access.tokens import Keyring
 from daf.server.fleet.hub import Hub
 from daf.server.fleet.members import Discover, Fleet
@@ -26,6 +28,7 @@ class Sidecar:
     hub: Hub
     sampler: Sampler
     audit: Audit
+    rates: Rates
     registry: CollectorRegistry
     address: str = ""  # known once it listens
     waits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
@@ -42,6 +45,7 @@ class Sidecar:
             hub=hub,
             sampler=Sampler(fleet, hub, settings),
             audit=Audit(settings.audit_path),
+            rates=Rates(time.monotonic),
             registry=registry_of(fleet, hub),
             waits=asyncio.Semaphore(settings.limits.pending_waits),
         )

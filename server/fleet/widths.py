@@ -83,7 +83,7 @@ class Widths:
             found.step_seconds, found._times = float(step_seconds), [float(time) for time in times]
             num = len(times)
             found._rows = {int(slot): bytearray(rows[i * num : (i + 1) * num]) for i, slot in enumerate(slots)}
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, ArithmeticError, RecursionError):
             return None
         return found if magic == MAGIC and len(rows) == num * len(slots) and num <= NUM_COLUMNS else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ import time
 from daf.allocator.stats.runtime_dir import make_runtime_dir
 from daf.server.client import Client, SidecarError
 from daf.server.process.runfile import Whereabouts, is_held, read_whereabouts
-from daf.server.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
+from daf.server.settings import DEFAULT_HOST, DEFAULT_PORT, Settings, check_exposure_of
 
 IDLE_EXIT_SECONDS = 300.0
 START_SECONDS = 30.0
@@ -35,6 +36,7 @@ def ensure_running(
 def start_beside(where: str) -> None:
     """See to it that a sidecar comes up beside this process, without waiting for it: `on`, or `host:port`."""
     host, _, port = where.rpartition(":")
+    check_exposure_of(host or DEFAULT_HOST, os.environ)
     settings = Settings(make_runtime_dir(), host or DEFAULT_HOST, int(port) if host else DEFAULT_PORT)
     if not is_held(settings.lock_path):
         _spawn(settings, IDLE_EXIT_SECONDS)
@@ -53,8 +55,9 @@ def running(settings: Settings) -> Whereabouts | None:
 
 
 def _spawn(settings: Settings, idle_exit_seconds: float) -> None:
-    command = [sys.executable, "-m", "daf.server", "--host", settings.host, "--port", str(settings.port)]
+    command = [sys.executable, "-P", "-m", "daf.server", "--host", settings.host, "--port", str(settings.port)]
     command += ["--idle-exit", str(idle_exit_seconds), "--quiet"]
+    # -P: what lies in the working folder is no module of the sidecar's.
     # Through a shell that leaves at once: the sidecar is nobody's child, so no starter has to outlive or bury it.
     detached = ["/bin/sh", "-c", '"$@" &', "sh", *command]
     path = settings.runtime_dir / "sidecar.log"

@@ -38,7 +38,7 @@ def read_whereabouts(path: pathlib.Path) -> Whereabouts | None:
         if path.lstat().st_uid != os.geteuid():
             return None
         return Whereabouts(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, ArithmeticError, RecursionError):
         return None
 
 

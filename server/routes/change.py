@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from daf.server import models
-from daf.server.access.guards import unauthorized
+from daf.server.access.guards import client_of, too_many, unauthorized
 from daf.server.budget import changes
 from daf.server.fleet.members import Member, Reading, Told
 from daf.server.fleet.state import Sidecar
@@ -87,6 +87,10 @@ async def login(request: Request, body: models.Login, sidecar: Beside) -> models
     key = sidecar.keyring.redeem(body.code)
     sidecar.audit.note(_who(request), "login", outcome="applied" if key else "refused")
     if key is None:
+        if not sidecar.rates.allow(
+            "failed", client_of(request.scope), sidecar.settings.limits.failed_logins_per_second
+        ):
+            raise too_many("Too many failed log-ins", seconds=5)
         raise unauthorized()
     return models.Session(key=key)
 
@@ -144,7 +148,5 @@ def _who(request: Request) -> str:
 
 def _waiting(sidecar: Sidecar) -> asyncio.Semaphore:
     if sidecar.waits.locked():
-        raise ProblemError(
-            429, "too-many-requests", "Too many changes wait for their outcome", headers={"Retry-After": "1"}
-        )
+        raise too_many("Too many changes wait for their outcome", seconds=1)
     return sidecar.waits

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from daf import __version__
@@ -16,7 +16,7 @@ from daf.server.fleet import figures
 from daf.server.fleet.history import Series
 from daf.server.fleet.state import Sidecar
 from daf.server.routes.perfetto import perfetto_trace
-from daf.server.routes.read import fields_of, map_of, process_of, row_of, verdicts_of
+from daf.server.routes.read import fields_of, is_owner, map_of, process_of, row_of, verdicts_of
 from daf.server.routes.selection import Beside, Selected, one, one_read
 from daf.server.routes.torch_snapshot import torch_snapshot
 
@@ -49,7 +49,7 @@ async def trace(sidecar: Beside, selection: Selected) -> Response:
 
 
 @router.get("/v1/report", summary="Everything about one run in one document", response_model=models.Report)
-async def report(sidecar: Beside, selection: Selected) -> Response:
+async def report(request: Request, sidecar: Beside, selection: Selected) -> Response:
     sidecar.sampler.tick()
     member, reading = one_read(sidecar.fleet, selection)
     series = series_of(sidecar, member.id)
@@ -57,7 +57,7 @@ async def report(sidecar: Beside, selection: Selected) -> Response:
         {
             "made_at": sidecar.fleet.clock(),
             "version": __version__,
-            "process": process_of(member).model_dump(),
+            "process": process_of(member, with_argv=is_owner(request)).model_dump(),
             "fields": [field.model_dump() for field in fields_of(member)],
             "stats": figures.figures(member, reading),
             "history": {"step_seconds": series.step_seconds, "times": series.times, "series": series.columns},

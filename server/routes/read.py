@@ -6,7 +6,7 @@ import os
 from typing import Annotated, Any
 
 import psutil
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse
 
 from daf import __version__
@@ -29,10 +29,11 @@ async def healthz(sidecar: Beside) -> models.Health:
 
 
 @router.get("/v1/processes", tags=["processes"], summary="All DAF processes, and their jobs")
-async def processes(sidecar: Beside, selection: Selected) -> models.Processes:
+async def processes(request: Request, sidecar: Beside, selection: Selected) -> models.Processes:
     sidecar.sampler.look()
     found = members(sidecar.fleet, selection)
-    return models.Processes(processes=[process_of(member) for member in found], jobs=_jobs(found))
+    shown = [process_of(member, with_argv=is_owner(request)) for member in found]
+    return models.Processes(processes=shown, jobs=_jobs(found))
 
 
 @router.get("/v1/stats", tags=["figures"], summary="The numbers of each process now", response_model=models.Stats)
@@ -169,7 +170,12 @@ def map_of(member: Member) -> dict[str, Any]:
     return {"zones": list(zones.values())}
 
 
-def process_of(member: Member) -> models.Process:
+def is_owner(request: Request) -> bool:
+    """Whether the owner asks for sure: with a credential, or by the Unix socket, which nobody else can reach."""
+    return getattr(request.state, "who", None) is not None or request.client is None
+
+
+def process_of(member: Member, *, with_argv: bool) -> models.Process:
     identity = member.page.identity
     return models.Process(
         id=member.id,
@@ -185,7 +191,7 @@ def process_of(member: Member) -> models.Process:
         local_rank=max(0, identity.local_rank),
         world_size=max(1, identity.world_size),
         device=identity.device,
-        argv=list(identity.argv)[:64],
+        argv=list(identity.argv)[:64] if with_argv else [],
         started_at=identity.started_at,
         ended_at=member.ended_at,
         ending=models.Ending(**member.ending.as_dict()) if member.ending else None,

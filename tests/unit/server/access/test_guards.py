@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from daf.server.access.guards import Rates
+from daf.server.access.rates import Rates
 from daf.server.settings import Settings
 from tests.unit.server.fakes import RIGHT, FakePages, Running
 
