@@ -22,7 +22,7 @@ class Limits:
     stream_clients: int = 256
     stream_stall_seconds: float = 20.0  # a client that takes nothing for so long is cut off
     connections: int = 512  # of the port
-    own_connections: int = 128  # of the Unix socket, which only we can reach
+    own_connections: int = 1024  # of the Unix socket, which only we can reach
     header_seconds: float = 10.0  # for a request's header, from the connection or the end of the answer before
     reads_per_second: float = 500.0  # of who holds a credential; of others per client address
     changes_per_second: float = 500.0

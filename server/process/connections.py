@@ -93,7 +93,7 @@ def protocol_of(limits: Limits) -> type[BoundedProtocol]:
     num_files = raise_file_limit()
     listeners = {
         False: Listener(min(limits.connections, num_files // 4), limits.header_seconds),
-        True: Listener(min(limits.own_connections, num_files // 8), limits.header_seconds),
+        True: Listener(min(limits.own_connections, num_files // 4), limits.header_seconds),
     }
     return type("SidecarProtocol", (BoundedProtocol,), {"listeners": listeners})
 
