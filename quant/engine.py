@@ -43,6 +43,7 @@ from daf.quant.plan.relief import Relief
 from daf.quant.recompute import attention
 from daf.quant.recompute.batchnorm_relu import NormInputs
 from daf.quant.recompute.layernorm_bound import bound_input
+from daf.quant.recompute.layers import ThroughLayers, slots_before
 from daf.quant.recompute.module_rerun import Reruns
 from daf.quant.recompute.recurrent import Layers
 from daf.quant.recompute.rules import handle_of, recipe_of
@@ -115,6 +116,7 @@ class Engine:
         self._uses = Uses()
         self._running = attention.Running(set(), set())
         self._lstm = Layers()
+        self._through = ThroughLayers(self.context, self.scope.modules)
         self._reruns = Reruns(self._pack_input, self.context, is_on=self.may_recompute)
         norm_inputs = NormInputs(self.encoder.may_recompute_at, is_on=self.may_recompute)
         self._observers: tuple[Observer, ...] = (
@@ -145,6 +147,7 @@ class Engine:
         self._undo.callback(self.scope.remove)
         self._undo.enter_context(self.monitor.watch_backward(self._begin_backward, self.ledger.settle))
         self._undo.enter_context(past_hooks())
+        self._undo.enter_context(self._through.watching_optimizers())
         self._undo.callback(self._slices.resize, 0)
         self._undo.enter_context(serving(self, self._compiled))
         self._hooks.install()
@@ -312,28 +315,32 @@ class Engine:
 
     def _sample(self, save: Save, slot: Slot) -> None:
         self.encoder.measure(save.tensor, save.layout, slot, save.backend)
-        slot.facts.sources = self._sources(save)
+        slot.facts.sources = self._sources(save, slot)
         for observer in self._observers:
             if observer.is_on:
                 observer.see_slot(slot, save.tensor)
 
-    def _sources(self, save: Save) -> tuple[int, ...]:
+    def _sources(self, save: Save, slot: Slot) -> tuple[int, ...]:
         """The slots that a tensor could be recomputed from."""
         owner = save.tensor if save.tensor._base is None else save.tensor._base
         node = owner.grad_fn
         is_whole = save.layout.is_dense and (owner is save.tensor or is_same_memory(save.tensor, owner))
-        if node is None or not is_whole:
-            return ()
-        if node.name() in attention.KINDS:
-            return attention.sources_of(node)
-        recipe = recipe_of(node)
-        found = () if recipe is None else recipe.sources
-        return tuple({slot.id: None for one in found if isinstance(one, View) for slot in one.stored.slots()})
+        slot.facts.is_through_layers = False
+        if node is not None and is_whole:
+            if node.name() in attention.KINDS:
+                return attention.sources_of(node)
+            recipe = recipe_of(node)
+            if recipe is not None:
+                return slots_before(recipe.sources)
+        slot.facts.is_through_layers = True
+        return self._through.sources_of(save.tensor, save.layout, slot) if self.may_recompute else ()
 
     def _recompute(self, save: Save, slot: Slot | None = None) -> View | None:
         """How to recompute the content, if all that takes is stored."""
         self._running.is_on = not save.backend.is_host
         stored = self._recipe(save) if self.may_recompute else None
+        if stored is None and slot is not None and slot.plan.kind is Kind.RECOMPUTE:
+            stored = self._through.planned(save.tensor, save.layout, slot)
         if stored is None:
             return None
         if slot is not None:
@@ -465,6 +472,7 @@ class Engine:
             self.encoder.is_sampling = self.policy.probe.is_on
             self.monitor.begin_step(self.policy.num_steps)
             self.guard.begin_step(self.policy.num_steps)
+            self._through.begin_step()
             self.spot.begin_step(self.policy.probe.is_on)
         except Exception as error:
             self._fail("planning failed; the last plan stays", error)

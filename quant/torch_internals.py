@@ -176,6 +176,26 @@ def _packed(node: Any, field: str, kinds: Kinds) -> Iterator[Any]:
             yield one.data
 
 
+def saved_number(node: Any, field: str) -> Tensor | None:
+    """A Python number that a node saved as a tensor of one element: no hook sees those."""
+    raw = getattr(node, _RAW + field, None)
+    if raw is None or isinstance(raw, (tuple, list)) or getattr(raw, "unpack_hook", None) is not None:
+        return None
+    try:
+        found = getattr(node, f"_saved_{field}", None)
+    except RuntimeError:  # released
+        return None
+    return found if isinstance(found, Tensor) and found.dim() == 0 else None
+
+
+def output_of_node(node: Any, number: int) -> tuple[tuple[int, ...], torch.dtype] | None:
+    """Shape and dtype of a node's output; None where it cannot be told."""
+    known = getattr(node, "_input_metadata", None)
+    if known is None or number >= len(known):
+        return None
+    return tuple(known[number].shape), known[number].dtype
+
+
 def setting(node: Any, name: str, default: Any = None) -> Any:
     """A number, flag or text that a node holds: the name must not be a tensor's."""
     return getattr(node, f"_saved_{name}", default)

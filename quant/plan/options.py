@@ -33,9 +33,14 @@ def menu_of(
         return [*options, Option(Kind.COMPRESS, num_saves * stored_bytes, 0.0, seconds, spec)]
     if not may_compress(slot) and not (with_logarithms and is_logarithm(slot)):
         return options
-    if facts.sources:
+    if facts.sources and facts.is_through_layers:
+        seconds = num_saves * facts.recompute_seconds
+        options.append(Option(Kind.RECOMPUTE, 0, 0.0, seconds, needs=facts.sources, passes=importance))
+    elif facts.sources:
         seconds = speeds.of(None, raw_bytes)
         return [*options, Option(Kind.RECOMPUTE, 0, 0.0, seconds, needs=facts.sources, passes=importance)]
+    if facts.is_made_to_fit:
+        return options
     if facts.can_recompute:
         seconds, error = speeds.of(None, raw_bytes), importance * RECOMPUTE_ERROR
         options.append(Option(Kind.RECOMPUTE, 0, error, seconds, noise=RECOMPUTE_ERROR))

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from daf.quant.plan import coupled
 from daf.quant.plan.menu import Choice, Kind, Menu, Menus, Option, Total, noise_of, total
 
 GOOD_ERROR = 0.02**2  # a gradient that errs by 2% trains as an exact one does: from there on the faster plan is better
@@ -159,7 +160,15 @@ def _best(menus: Menus, room: float, cost: Cost, enough: float = 0.0) -> Choice:
             break
         if _rank(found, room, cost, enough) < _rank(best, room, cost, enough):
             best = found
+    settled = coupled.choose(menus, room, _weights(cost), enough)
+    if settled is not None and _rank(settled, room, cost, enough) < _rank(best, room, cost, enough):
+        best = settled
     return best
+
+
+def _weights(cost: Cost) -> coupled.Weights:
+    """Costs are linear."""
+    return coupled.Weights(cost(Option(Kind.KEEP, 0, 1.0)), cost(Option(Kind.KEEP, 0, 0.0, 1.0)))
 
 
 def _rank(chosen: Choice, room: float, cost: Cost, enough: float) -> tuple[float, float, float]:

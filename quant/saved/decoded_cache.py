@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from daf.quant.saved.handles import Stored
 
-MAX_RECENT = 4  # what one layer's backward asks for
+MAX_RECENT = 12  # what one block's backward asks for
 
 
 class DecodedCache:
@@ -27,6 +27,12 @@ class DecodedCache:
         stored.decoded = value
         self._held.append(weakref.ref(stored))
         if len(self._held) > MAX_RECENT:
-            oldest = self._held.popleft()()
-            if oldest is not None:
-                oldest.decoded = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of what nobody waits for any more, or else of the oldest."""
+        waiting = [one for one in self._held if (stored := one()) is not None and stored.decoded is not None]
+        for one in waiting[:-MAX_RECENT]:
+            if (stored := one()) is not None:
+                stored.decoded = None
+        self._held = deque(waiting[-MAX_RECENT:])

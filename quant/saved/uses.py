@@ -25,6 +25,7 @@ from daf.quant.ops import (
     ALLOWED,
     AMPLIFIERS,
     DROPOUT,
+    FLASH_CPU,
     MATRIX_PRODUCTS,
     MUL,
     OPS,
@@ -36,7 +37,7 @@ from daf.quant.ops import (
     short,
 )
 from daf.quant.recompute.module_rerun import AS_OP
-from daf.quant.saved.handles import HANDLES, Handle, Recomputed, View
+from daf.quant.saved.handles import HANDLES, Exact, Handle, Recomputed, View
 from daf.quant.torch_internals import number_of, saved_fields, saved_handle, saved_handles, setting
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Uses:
             return
         for field in _fields_of(node, name, view):
             use = self.use(node, field)
-            if use not in ALLOWED and not (use is Use.RECOMPUTED and isinstance(view.stored, Recomputed)):
+            if use not in ALLOWED and not _may_be_recomputed(view, name, field, use):
                 self._forbid(view, f"{short(name)}.{field}: {use}")
 
     def use(self, node: Any, field: str) -> Use:
@@ -122,6 +123,18 @@ class Uses:
             if use not in slot.facts.exact_for:
                 slot.facts.exact_for.add(use)
                 self.num_surprises += slot.plan.spec is not None and slot.plan.spec.codec not in EXACT
+
+
+def _may_be_recomputed(view: View, name: str, field: str, use: Use) -> bool:
+    """Whether content that must fit what else its reader saved is recomputed with that. Of fused attention all is kept
+    exact, or its output and log-sum-exp are recomputed (engine.py): the exact ones forbid nothing."""
+    stored = view.stored
+    if isinstance(stored, Recomputed):
+        return use is Use.RECOMPUTED
+    if name != FLASH_CPU or not isinstance(stored, Exact) or stored.instead is not None:
+        return False
+    stored.slot.facts.is_made_to_fit = OPS[name].use(field) is Use.RECOMPUTED
+    return True
 
 
 def _is_recomputed(handle: Handle | None) -> bool:

@@ -100,7 +100,7 @@ def test_a_slot_has_a_plan_from_the_second_step_on() -> None:
         step(net)
         step(net)
         raw_bytes = engine.stats()["peak_raw_bytes"]
-        assert raw_bytes / 12 < planned_bytes(engine) <= raw_bytes / 6
+        assert 0 < planned_bytes(engine) <= raw_bytes / 6
 
 
 def test_a_ratio_does_not_squeeze_a_model_that_takes_next_to_nothing() -> None:
