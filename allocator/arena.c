@@ -225,6 +225,10 @@ void daf_arena_set_reclaim(daf_arena_t *arena, daf_reclaim_fn reclaim, void *con
     dafi_unlock(arena);
 }
 
+uint64_t daf_arena_profiles_asked(const daf_arena_t *arena) {
+    return atomic_load_explicit(&arena->num_profiles_asked, memory_order_relaxed);
+}
+
 int daf_arena_is_paused(const daf_arena_t *arena) {
     return atomic_load_explicit(&arena->is_paused, memory_order_relaxed);
 }

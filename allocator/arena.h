@@ -111,7 +111,8 @@ void daf_arena_set_budget(daf_arena_t *arena, uint64_t num_bytes, int force, daf
 uint64_t daf_arena_trim(daf_arena_t *arena, uint64_t max_bytes);
 /* Evict up to `max_count` planes now; returns how many. */
 uint32_t daf_arena_evict(daf_arena_t *arena, uint32_t max_count);
-int daf_arena_is_paused(const daf_arena_t *arena); /* compression paused by command */
+uint64_t daf_arena_profiles_asked(const daf_arena_t *arena); /* how often a watcher asked for a profile */
+int daf_arena_is_paused(const daf_arena_t *arena);           /* compression paused by command */
 void daf_arena_set_paused(daf_arena_t *arena, int is_paused);
 
 /* Numbers that the arena cannot know and shows for those who do; 0 until told. Any thread, no lock. */

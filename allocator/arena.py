@@ -276,6 +276,11 @@ class Arena:
         return int(lib.daf_arena_evict(self._open(), max_count))
 
     @property
+    def num_profiles_asked(self) -> int:
+        """How often a watcher asked for an allocation profile."""
+        return int(lib.daf_arena_profiles_asked(self._raw)) if self._raw is not None else 0
+
+    @property
     def paused(self) -> bool:
         """Whether a command has paused compression."""
         return bool(lib.daf_arena_is_paused(self._raw)) if self._raw is not None else False

@@ -15,6 +15,7 @@ HEADERS = (
     "stats/meter.h",
     "torch/cpu_door.h",
     "trace/trace.h",
+    "trace/profile.h",
     "torch/cuda_door.h",
 )
 
@@ -33,6 +34,8 @@ ffibuilder.cdef("".join(declarations(HERE / name) for name in HEADERS))
 ffibuilder.cdef("""
     extern "Python" int daf_on_pressure(void *, uint64_t);
     extern "Python" void daf_on_out_of_memory(daf_arena_t *, uint64_t, daf_advice_t *);
+    extern "Python" uint32_t daf_on_look(uint64_t);
+    uint32_t daf_look_from_python(uint64_t num_bytes);
     int daf_ask_python(void *context, uint64_t missing_bytes);
     void daf_ask_advice(daf_arena_t *arena, uint64_t num_bytes, daf_advice_t *advice);
 """)

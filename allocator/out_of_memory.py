@@ -18,6 +18,7 @@ from typing import Any
 from daf.allocator._native import ffi, lib
 from daf.allocator.stats import reader, runtime_dir
 from daf.allocator.torch import forecast
+from daf.allocator.trace.profile import open_profile
 
 NUM_EVENTS = 200
 SUFFIX = ".oom.json"
@@ -79,6 +80,8 @@ def write_file(arena: Any, num_bytes: int, budget_bytes: int) -> pathlib.Path:
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(said, indent=1))
     draft.replace(path)
+    if (profile := open_profile()) is not None:
+        profile.write()
     return path
 
 

@@ -29,7 +29,7 @@ def set_callback(raw: Any, callback: PressureCallback | None) -> None:
         lib.daf_arena_set_pressure(raw, ffi.NULL, ffi.NULL)
         _callbacks.pop(address, None)
         return
-    _stop_at_exit()
+    stop_at_exit()
     _callbacks[address] = callback
     lib.daf_arena_set_pressure(raw, ffi.addressof(lib, "daf_ask_python"), ffi.cast("void *", address))
 
@@ -52,10 +52,15 @@ def daf_on_pressure(context: Any, missing_bytes: int) -> int:
         _say_once(error)
         return 0
     except BaseException as error:
-        if threading.current_thread() is not threading.main_thread():
-            return 0
-        _stored.append(error)
-        return -1
+        return -1 if hold_for_main_thread(error) else 0
+
+
+def hold_for_main_thread(error: BaseException) -> bool:
+    """Keep what a signal's handler raised inside a callback until it can be raised; False outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    _stored.append(error)
+    return True
 
 
 def _say_once(error: Exception) -> None:
@@ -70,6 +75,6 @@ def _say_once(error: Exception) -> None:
 
 
 @functools.cache
-def _stop_at_exit() -> None:
+def stop_at_exit() -> None:
     """While the interpreter goes down no thread may wait for its lock; C lets those that run finish first."""
     atexit.register(lib.daf_pressure_stop)

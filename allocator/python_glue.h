@@ -7,9 +7,10 @@
 #ifndef DAF_PYTHON_GLUE_H
 #define DAF_PYTHON_GLUE_H
 
-/* Made by cffi; their bodies are in pressure.py and out_of_memory.py. */
+/* Made by cffi; their bodies are in pressure.py, out_of_memory.py and trace/profile.py. */
 static int daf_on_pressure(void *context, uint64_t missing_bytes);
 static void daf_on_out_of_memory(daf_arena_t *arena, uint64_t num_bytes, daf_advice_t *advice);
+static uint32_t daf_on_look(uint64_t num_bytes);
 
 /* Runs in the main thread between two of its instructions. */
 static int daf_raise_later(void *unused) {
@@ -33,6 +34,14 @@ static int daf_ask_python(void *context, uint64_t missing_bytes) {
 /* A daf_advise_fn. */
 static void daf_ask_advice(daf_arena_t *arena, uint64_t num_bytes, daf_advice_t *advice) {
     if (PyGILState_GetThisThreadState() != NULL) daf_on_out_of_memory(arena, num_bytes, advice);
+}
+
+/* A daf_look_fn. */
+static uint32_t daf_look_from_python(uint64_t num_bytes) {
+    if (PyGILState_GetThisThreadState() == NULL) return 0;
+    uint32_t stack = daf_on_look(num_bytes);
+    if (stack == (uint32_t)DAF_PROFILE_INTERRUPTED) Py_AddPendingCall(daf_raise_later, NULL);
+    return stack;
 }
 
 #endif

@@ -51,6 +51,7 @@ class Config:
     sidecar: str = "off"
     name: str = ""
     trace: str = ""
+    profiling: bool = False
 
     @classmethod
     def read(cls, words: Mapping[str, object]) -> Config:
@@ -212,4 +213,5 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "sidecar": _sidecar,
     "name": _text,
     "trace": _text,
+    "profiling": _flag,
 }

@@ -77,6 +77,7 @@ class Session:
         self._ending = Ending()
         self._kinds: Any = None
         self._from_environment = False
+        self._profile: Any = None
 
     def start(self) -> Session:
         global _active
@@ -152,6 +153,25 @@ class Session:
         wanted, arena = Config.read({"budget": budget}).budget, self.engine.arena
         return arena.set_budget(wanted.resolve(share_bytes(os.environ) if arena is self.arena else _device_bytes()))
 
+    def start_profiling(self) -> Any:
+        """Sample from now on which lines and modules ask for memory; return the profile."""
+        from daf.allocator.trace.profile import SUFFIX, Profile
+        from daf.quant.measure.places import ModelPlaces
+
+        if self.arena is None:
+            raise DafError("the session is not open: use `with daf.Session(...)` or call start()")
+        if self._profile is None:
+            path = Path(self.arena.page_path).with_suffix(SUFFIX) if self.arena.page_path else None
+            arena = self.arena
+            profile = Profile(ModelPlaces(self.engine.scope), path, lambda: int(arena.num_profiles_asked))
+            self._profile = profile.start()
+        return self._profile
+
+    def _heed(self) -> None:
+        """What a watcher asked for since the last step: a profile."""
+        if self._profile is None and self.arena.num_profiles_asked:
+            self.start_profiling()
+
     def _start(self) -> None:
         from daf.allocator import Arena, install_cpu, maybe_install_cuda, start_trace
         from daf.quant import Engine, Wish
@@ -180,8 +200,14 @@ class Session:
             rounding=config.rounding,
         )
         self.engine.install()
-        self._kinds = Kinds(self.engine.arena, self.engine.scope.modules)
+        page = self.engine.arena.page_path
+        self._kinds = Kinds(
+            self.engine.arena, self.engine.scope.named_modules, Path(page).with_suffix(".modules") if page else None
+        )
         self._kinds.install()
+        if config.profiling:
+            self.start_profiling()
+        self._kinds.on_step = self._heed
         self._ending.watch(self.engine.arena.page_path)
         atexit.register(self._leave)
         self._final = {}
@@ -220,6 +246,9 @@ class Session:
             with contextlib.suppress(Exception):  # a collector that is gone must not hold up the end of a run
                 self._exporter.shutdown(timeout_millis=5000)
             self._exporter = None
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None
         if self._kinds is not None:
             self._kinds.remove()
         if self.engine is not None:

@@ -145,6 +145,38 @@ class VerdictAnswer(BaseModel):
     )
 
 
+class ProfileAnswer(BaseModel):
+    """The allocation profile: who held what when tensors took most."""
+
+    process: str
+    time: float = Field(description="When it was written.")
+    peak_bytes: int
+    peak_at: float
+    look_share: float = Field(description="Share of the run's time that looking at stacks took.")
+    tree: dict[str, Any] = Field(description="A flame graph: `name`, `bytes`, `children`.")
+    lines: list[dict[str, Any]] = Field(description="`file`, `line`, `function`, `bytes`, `blocks`, most first.")
+    modules: list[dict[str, Any]] = Field(description="`module` and `bytes`, most first.")
+
+
+class ProfileAsked(BaseModel):
+    """Whether a profile is there now: pending where the process first has to make a step."""
+
+    process: str
+    state: Literal["applied", "pending"]
+
+
+class ModulesAnswer(BaseModel):
+    """Memory by module of the model."""
+
+    process: str
+    has_profile: bool = Field(description="Whether GET /v1/profile has an answer.")
+    tree: dict[str, Any] = Field(description="`name`, `bytes`, `children`: modules by their names, then kinds.")
+    modules: list[dict[str, Any]] = Field(
+        description="`module`, `parameters`, `gradients`, `optimizer`, `activations` as stored and `activations_raw` "
+        "as plain training would keep them, in bytes."
+    )
+
+
 class MapAnswer(BaseModel):
     """The arena's address ranges and what occupies them."""
 
@@ -277,6 +309,8 @@ class Report(BaseModel):
     map: dict[str, Any]
     events: list[dict[str, Any]]
     verdicts: list[dict[str, Any]]
+    modules: dict[str, Any] = Field(description="What `/v1/modules` answers.")
+    profile: dict[str, Any] | None = Field(description="What `/v1/profile` answers; null without a profile.")
 
 
 class Login(_Strict):

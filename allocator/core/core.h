@@ -230,6 +230,7 @@ struct daf_arena {
     uint64_t missing_bytes; /* what the last such attempt lacked */
     uint32_t num_asking;    /* requests that wait for a callback */
     _Atomic int is_paused;
+    _Atomic uint64_t num_profiles_asked;
     _Atomic double told[DAF_NUM_TOLD];
     bool is_closed;
     struct dafi_page *page;                   /* NULL: not published */

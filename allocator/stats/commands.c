@@ -1,4 +1,5 @@
-/* Commands from watchers: a wanted budget, pause, resume. Each has a generation and, once dealt with, an outcome. */
+/* Commands from watchers: a wanted budget, pause, resume, a profile. Each has a generation and, once dealt with, an
+ * outcome. */
 #include "stats/stats_page.h"
 
 #include <stdio.h>
@@ -6,7 +7,7 @@
 
 #define MAX_GARBLED_BEATS 40u
 
-enum { COMMAND_BUDGET = 1, COMMAND_PAUSE = 2 };
+enum { COMMAND_BUDGET = 1, COMMAND_PAUSE = 2, COMMAND_PROFILE = 3 };
 
 static uint32_t check_of(const dafi_request_t *request) {
     return (uint32_t)((request->generation * 31 + request->kind) * 31 + request->value);
@@ -64,6 +65,9 @@ static bool apply_one(daf_arena_t *arena, uint64_t generation) {
         apply_budget(arena, generation, request.value, &outcome);
     } else if (request.kind == COMMAND_PAUSE) {
         apply_pause(arena, request.value, &outcome);
+    } else if (request.kind == COMMAND_PROFILE) {
+        atomic_fetch_add(&arena->num_profiles_asked, 1);
+        outcome = (daf_outcome_t){.state = DAF_APPLIED};
     }
     page->num_garbled = 0;
     set_outcome(page, generation, &outcome);

@@ -468,6 +468,10 @@ class StatsPage:
         """Ask to pause or resume compression; returns the generation."""
         return self._request(2, int(is_paused))
 
+    def request_profile(self) -> int:
+        """Ask for an allocation profile, begun if there is none yet; returns the generation."""
+        return self._request(3, 0)
+
     def _request(self, kind: int, value: int) -> int:
         if self.state() != "live":
             raise ProcessLookupError(f"process {self._pid} has ended: nobody would read the command")

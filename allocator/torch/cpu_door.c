@@ -7,6 +7,7 @@
 
 #include "core/core.h"
 #include "stats/meter_internal.h"
+#include "trace/profile_internal.h"
 #include "trace/trace_internal.h"
 
 /* begin and end are the arena's tensor zone. An arena is destroyed with its last block, so a door never asks a retired
@@ -102,6 +103,7 @@ static void *alloc_inside(door_t *door, size_t num_bytes) {
     }
     dafi_meter_up(&meter, block_bytes, block_bytes);
     dafi_trace(DAF_TRACE_ALLOCATE, block, num_bytes, NULL);
+    if (dafi_profiles()) dafi_profile_taken(block, num_bytes);
     return block;
 }
 
@@ -126,6 +128,7 @@ void daf_door_free(void *block) {
     daf_arena_t *arena = door->arena;
     uint64_t block_bytes;
     dafi_trace(DAF_TRACE_FREE, block, 0, NULL); /* before anyone else can get the block */
+    if (dafi_profiles()) dafi_profile_given(block);
     leave(door);
     dafi_arena_give(arena, block, &block_bytes);
     dafi_meter_down(&meter, block_bytes, block_bytes);

@@ -17,10 +17,13 @@ from daf.sizes import format_bytes
 
 @click.command(context_settings=launch.CONTEXT)
 @launch.setting_options
+@click.option("--profile", "profiling", is_flag=True, help="Sample which lines and modules hold memory at the peak.")
 @click.option("--sidecar/--no-sidecar", default=True, show_default=True, help="Serve the live page while it runs.")
 @click.option("--summary/--no-summary", default=True, show_default=True, help="Print a summary at the end.")
 @launch.script_arguments
-def run(words: tuple[str, ...], is_module: bool, sidecar: bool, summary: bool, **settings: str | None) -> None:
+def run(
+    words: tuple[str, ...], *, is_module: bool, sidecar: bool, summary: bool, profiling: bool, **settings: str | None
+) -> None:
     """Run SCRIPT with its ARGUMENTS under DAF: a Python script, a module, or any command that runs one.
 
     \b
@@ -32,7 +35,7 @@ def run(words: tuple[str, ...], is_module: bool, sidecar: bool, summary: bool, *
 
     Exit code and signals are the script's own.
     """
-    config, variables = launch.environment_of(settings)
+    config, variables = launch.environment_of({**settings, "profiling": "on" if profiling else None})
     command = launch.command_of(words, is_module=is_module)
     variables |= {"PYTORCH_ALLOCATOR": "daf", launch.LAUNCHED_BY: str(os.getpid())}
     _announce(config, _sidecar_link() if sidecar else "")

@@ -129,7 +129,7 @@ export class Sidecar {
 
 /** The same answers out of a report's own document (/v1/report); nothing moves and nothing can be changed. */
 export class Recording {
-  constructor({ process, stats, history, slots, widths, map, events, tables, verdicts }) {
+  constructor({ process, stats, history, slots, widths, map, events, tables, verdicts, modules, profile }) {
     this.isLive = false;
     this.tables = tables ?? [];
     this.canChange = false;
@@ -142,6 +142,8 @@ export class Recording {
       "v1/map": { map },
       "v1/events": { events },
       "v1/verdict": { verdicts: verdicts ?? [] },
+      "v1/modules": modules ?? { tree: { name: "model", bytes: 0, children: [] }, modules: [], has_profile: false },
+      "v1/profile": profile ?? undefined,
     };
   }
 

@@ -10,6 +10,7 @@ import { byId, clock, el, percent, say } from "./format.js";
 import { Headline } from "./headline.js";
 import { History, POINTS, RANGES } from "./history.js";
 import { KindsBar } from "./kinds.js";
+import { MemoryParts } from "./memory_parts.js";
 import { SlotTable } from "./slots.js";
 import { showTables, Summary } from "./summary.js";
 import { startTheme } from "./theme.js";
@@ -19,6 +20,7 @@ import { WidthMap } from "./widths.js";
 const SLOTS_SECONDS = 2;
 const MANY_SLOTS = 500;
 const MANY_SLOTS_SECONDS = 5;
+const PARTS_SECONDS = 10;
 
 class Page {
   constructor(source) {
@@ -37,6 +39,8 @@ class Page {
     this.widths = new WidthMap(byId("widths"), byId("widths-scale"), byId("widths-said"));
     this.arena = new ArenaMap(byId("arena"), byId("arena-legend"));
     this.slots = new SlotTable(byId("slots"), byId("slots-search"), byId("slots-count"));
+    this.parts = new MemoryParts(source);
+    this.partsAt = -Infinity;
     this.summary = new Summary(byId("summary"));
     this.events = new EventList(byId("events"));
     this.budget = new BudgetControl(source, (wholeJob) => this.selection(wholeJob));
@@ -141,6 +145,8 @@ class Page {
     this.slots.update([]);
     this.verdict.clear();
     this.arena.clear();
+    this.parts.clear();
+    this.partsAt = -Infinity;
     byId("process").value = id;
     if (!id) return this.render();
     this.budget.reset();
@@ -260,6 +266,9 @@ class Page {
     this.headline.showBits(slots.slots);
     this.widths.add(slots.time, slots.slots);
     if (map) this.arena.update(map.map);
+    if (performance.now() - this.partsAt < 1000 * PARTS_SECONDS) return;
+    this.partsAt = performance.now();
+    await this.parts.fetch(id);
   }
 
   /** Do what a verdict advises. */

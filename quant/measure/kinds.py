@@ -7,6 +7,9 @@ and what is left of the tensors is temporaries: the reader of the stats page wor
 
 from __future__ import annotations
 
+import contextlib
+import json
+import pathlib
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,14 +24,23 @@ LOOK_EVERY = 64  # steps; at first more often, since an optimizer's state comes 
 class Kinds:
     """Counts what the arena holds of each kind, and tells it to the arena.
 
-    modules   returns the modules that were seen so far
+    modules   returns the modules that were seen so far, with their paths
+    path      where bytes by module are written; None: nowhere
     """
 
-    def __init__(self, arena: Any, modules: Callable[[], Iterable[torch.nn.Module]]) -> None:
+    def __init__(
+        self,
+        arena: Any,
+        modules: Callable[[], Iterable[tuple[str, torch.nn.Module]]],
+        path: pathlib.Path | None = None,
+    ) -> None:
         self._arena = arena
         self._modules = modules
+        self._path = path
+        self._by_module: dict[str, dict[str, int]] = {}
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._num_steps = 0
+        self.on_step: Callable[[], None] = lambda: None
         self._handles: list[Any] = []
 
     def install(self) -> None:
@@ -46,14 +58,17 @@ class Kinds:
         """Gradients are all there now, and perhaps at no other time."""
         self._optimizers.add(optimizer)
         self._num_steps += 1
+        self.on_step()
         if self._is_due():
             parameters = list(self._parameters())
             self._tell("parameter_bytes", parameters)
             self._tell("gradient_bytes", [p.grad for p in parameters if p.grad is not None])
+            self._count_modules()
 
     def _after_step(self, *_args: Any) -> None:
         if self._is_due():
             self._tell("optimizer_bytes", [tensor for one in self._optimizers for tensor in _state_of(one)])
+            self._write_modules()
 
     def _is_due(self) -> bool:
         number = self._num_steps
@@ -62,11 +77,38 @@ class Kinds:
     def _parameters(self) -> Iterable[Tensor]:
         seen: set[int] = set()
         groups = (group["params"] for one in self._optimizers for group in one.param_groups)
-        for source in (*groups, *(module.parameters(recurse=False) for module in self._modules())):
+        for source in (*groups, *(module.parameters(recurse=False) for _, module in self._modules())):
             for parameter in source:
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield parameter
+
+    def _count_modules(self) -> None:
+        """Each parameter at the first module that has it: tied ones take their bytes once."""
+        seen: set[int] = set()
+        self._by_module = {}
+        for path, module in self._modules():
+            own = [p for p in module.parameters(recurse=False) if id(p) not in seen]
+            seen.update(map(id, own))
+            if own:
+                gradients = [p.grad for p in own if p.grad is not None]
+                self._by_module[path] = {"parameters": _size(own), "gradients": _size(gradients), "optimizer": 0}
+
+    def _write_modules(self) -> None:
+        if self._path is None or not self._by_module:
+            return
+        states: dict[int, int] = {}
+        for optimizer in list(self._optimizers):
+            for parameter, state in optimizer.state.items():
+                tensors = state.values() if isinstance(state, dict) else ()
+                states[id(parameter)] = _size(it for it in tensors if isinstance(it, Tensor))
+        for path, module in self._modules():
+            if row := self._by_module.get(path):
+                row["optimizer"] = sum(states.pop(id(p), 0) for p in module.parameters(recurse=False))
+        with contextlib.suppress(OSError):  # a full disk: the table by module is then of before
+            draft = self._path.with_suffix(".modules-draft")
+            draft.write_text(json.dumps(self._by_module))
+            draft.replace(self._path)
 
     def _tell(self, name: str, tensors: Iterable[Tensor]) -> None:
         try:
@@ -84,3 +126,8 @@ def _state_of(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
     for state in optimizer.state.values():
         if isinstance(state, dict):
             yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    """Their bytes; those of a sparse one are not known and count nothing."""
+    return sum(tensor.nbytes for tensor in tensors if tensor.layout is torch.strided)

@@ -110,6 +110,11 @@ class Scope:
         found = (reference() for reference, _path in list(self._paths.values()))
         return [module for module in found if module is not None]
 
+    def named_modules(self) -> list[tuple[str, torch.nn.Module]]:
+        """The same, with their paths."""
+        found = ((path, reference()) for reference, path in list(self._paths.values()))
+        return [(path, module) for path, module in found if module is not None]
+
     def note_backward(self) -> None:
         """A backward pass is running in this thread: what is saved next, outside modules, is a new round."""
         self._threads.is_after_unpack = True

@@ -20,7 +20,8 @@ MAX_FILES = 4096
 MAX_OPEN = 2048  # pages: each has a descriptor
 MAX_OPENED_PER_LOOK = 256  # so that thousands of new ones cost no second at once
 MAX_TOLD = 64  # refused files that the log names
-BESIDE = ("*.history", "*.widths", "*.cmd", "*.end")  # what lies beside a stats page and goes with it
+# What lies beside a stats page and goes with it.
+BESIDE = ("*.history", "*.widths", "*.cmd", "*.end", "*.profile", "*.modules", "*.oom.json")
 PAGE_NAME = re.compile(r"[0-9]{1,20}-[0-9]{1,20}(-[0-9]{1,20})?\.stats", re.ASCII)
 
 
@@ -96,7 +97,7 @@ def clean(folder: pathlib.Path, *, all_ended: bool = False) -> int:
     kept = {"kept_pages": 0, "kept_seconds": 0.0} if all_ended else {}
     num_removed = reader.clean_stale(folder, **kept)  # type: ignore[arg-type]
     for path in (path for kind in BESIDE for path in folder.glob(kind)):
-        if not path.with_suffix(".stats").exists():
+        if not (folder / f"{path.name.partition('.')[0]}.stats").exists():
             path.unlink(missing_ok=True)
     return num_removed
 

@@ -15,6 +15,8 @@ from daf.server import models
 from daf.server.fleet import figures
 from daf.server.fleet.history import Series
 from daf.server.fleet.state import Sidecar
+from daf.server.memory import read_profile
+from daf.server.routes.memory import modules_of, profile_of
 from daf.server.routes.perfetto import perfetto_trace
 from daf.server.routes.read import fields_of, is_owner, map_of, process_of, row_of, verdicts_of
 from daf.server.routes.selection import Beside, Selected, one, one_read
@@ -35,7 +37,8 @@ async def snapshot(sidecar: Beside, selection: Selected) -> Response:
     sidecar.sampler.tick()
     member, reading = one_read(sidecar.fleet, selection)
     oom = [event for event in events_of(sidecar, member.id) if event.get("kind") == "oom"]
-    content = torch_snapshot(reading.values, reading.slots, map_of(member)["zones"], oom)
+    profile = read_profile(member.page.path)
+    content = torch_snapshot(reading.values, reading.slots, map_of(member)["zones"], oom, profile)
     return _file(content, f"daf-{member.id}.pickle", "application/octet-stream")
 
 
@@ -44,7 +47,8 @@ async def trace(sidecar: Beside, selection: Selected) -> Response:
     sidecar.sampler.tick()
     member = one(sidecar.fleet, selection)
     series = series_of(sidecar, member.id)
-    found = perfetto_trace(member.page.identity.pid, member.label, series, events_of(sidecar, member.id))
+    events, profile = events_of(sidecar, member.id), read_profile(member.page.path)
+    found = perfetto_trace(member.page.identity.pid, member.label, series, events, profile)
     return JSONResponse(found, headers=_attachment(f"daf-{member.id}.trace.json"))
 
 
@@ -66,6 +70,8 @@ async def report(request: Request, sidecar: Beside, selection: Selected) -> Resp
             "map": map_of(member),
             "events": events_of(sidecar, member.id),
             "verdicts": verdicts_of(member, reading),
+            "modules": modules_of(member, reading),
+            "profile": profile_of(member),
         }
     )
 
