@@ -18,6 +18,7 @@ NEEDS = {
     "accelerate_loop": ("accelerate", "tensorboard"),
 }
 ALONE = ["plain", "session", "trainer", "trl_sft", "lora", "lightning_module", "accelerate_loop", "compiled"]
+TOGETHER = ["ddp", "fsdp2"]
 
 
 def run(command: list[str], folder: pathlib.Path) -> str:
@@ -39,7 +40,7 @@ def test_the_example_runs(name: str, tmp_path: pathlib.Path) -> None:
     assert "loss" in printed or "daf" in printed
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("name", TOGETHER)
 def test_the_example_runs_with_two_processes(name: str, tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     printed = run([*command, str(ROOT / "examples" / f"{name}.py")], tmp_path)
