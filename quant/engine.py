@@ -22,14 +22,14 @@ from torch import Tensor
 from daf.errors import DafOutOfMemoryError
 from daf.quant import ops
 from daf.quant.compiled.graphs import Rules
-from daf.quant.compiled.pair import pair, serving, why_not
+from daf.quant.compiled.inlining import Inlining
+from daf.quant.compiled.pair import serving, why_not
 from daf.quant.compiled.store import CompiledStore
 from daf.quant.encode.backends import Backend, Backends, NotHereError
 from daf.quant.encode.choice import UNPLANNED, Chooser, is_relu_like
 from daf.quant.encode.encoder import Encoder
 from daf.quant.encode.masks import fingerprint, is_constant
 from daf.quant.encode.packing_choice import make_packer
-from daf.quant.hooks import Hooks
 from daf.quant.measure.gradient import Monitor
 from daf.quant.measure.op import SpotCheck
 from daf.quant.ops import LAYER_NORM, is_attention
@@ -127,9 +127,15 @@ class Engine:
         self._is_pressed = False  # memory ran short in this step
         self._seen_nodes: set[int] = set()
         self._slices = Slices()
-        self._is_inlined, self._inlined_at = bits != "auto" or bool(wish), -1
-        self._hooks = Hooks(*(pair().hooks if self._is_inlined else (self.pack, self.unpack)))
         self._compiled = CompiledStore(self, self._fail)
+        self._inlining = Inlining(
+            (self.pack, self.unpack),
+            lambda: int(self.arena.stats()["budget_bytes"]),
+            lambda: self.num_stashes,
+            is_asked=bits != "auto" or bool(wish),
+        )
+        self._hooks = self._inlining.hooks
+        self._inlined_at = -1
         self._warned: set[str] = set()
         self._undo = contextlib.ExitStack()
 
@@ -150,6 +156,7 @@ class Engine:
         self._undo.enter_context(self._through.watching_optimizers())
         self._undo.callback(self._slices.resize, 0)
         self._undo.enter_context(serving(self, self._compiled))
+        self._undo.enter_context(self._inlining.watched())
         self._hooks.install()
         self._undo.callback(self._hooks.remove)
         if self.is_elastic:
@@ -179,7 +186,27 @@ class Engine:
     @property
     def rules(self) -> Rules:
         """What is to be done with the tensors that compiled graphs save."""
-        return Rules(self.min_bytes, may_recompute=self.may_recompute, is_exact=self.encoder.chooser.bits == "lossless")
+        return Rules(
+            self.min_bytes,
+            may_recompute=self.may_recompute,
+            is_exact=self.encoder.chooser.bits == "lossless",
+            num_alike=self.scope.num_of_class,
+        )
+
+    @property
+    def num_stashes(self) -> int:
+        """How many tensors compiled graphs have given to the engine, exact ones too."""
+        return self._compiled.num_stashes
+
+    @property
+    def free_bytes(self) -> int:
+        """What the budget leaves."""
+        return int(self.arena.stats()["budget_bytes"]) - self.taken_bytes
+
+    @property
+    def taken_bytes(self) -> int:
+        stats = self.arena.stats()
+        return int(stats.get("resident_bytes", 0) - stats.get("cached_bytes", 0))
 
     def __enter__(self) -> Engine:
         return self.install()
@@ -441,12 +468,17 @@ class Engine:
 
     def _keep_of_compiled(self, tensor: Tensor) -> Kept:
         """Saved by a compiled graph that our hooks were not inlined into."""
-        if self._is_inlined and self.policy.num_steps != self._inlined_at:
+        if self._inlining.is_complete and self.policy.num_steps != self._inlined_at:
             why = why_not() or "compiled autograd, or a graph that was compiled before, is not inlined into"
             self._warn("what a compiled graph saves is kept exact", f" ({why})")
         return self._keep(tensor, "compiled")
 
     # -- steps, modules, reads
+
+    def _maybe_begin_plain_step(self) -> None:
+        """Graphs left plain save without a word to us: their steps begin with a call, or a backward."""
+        if self._inlining.has_silent_graphs and torch.is_grad_enabled():
+            self.maybe_begin_step()
 
     def maybe_begin_step(self) -> None:
         if self.scope.is_new_step():
@@ -462,9 +494,8 @@ class Engine:
         self._seen_nodes.clear()
         try:
             self.policy.begin_step(self.relief.end_step())
-            if self.policy.is_short and not self._is_inlined:
-                self._is_inlined, self._inlined_at = True, self.policy.num_steps
-                self._hooks.change(*pair().hooks)  # compiled graphs, which were plain torch's, are compiled once more
+            if self._inlining.step(is_short=self.policy.is_short):
+                self._inlined_at = self.policy.num_steps
             tight_budget = self.policy.tight_budget()
             self.context.decoded.has_room = not tight_budget
             self._slices.resize(tight_budget // SLICES if self.may_recompute else 0)
@@ -487,6 +518,7 @@ class Engine:
 
     def _begin_backward(self, roots: object) -> None:
         """In the thread that calls it; a device's nodes then run, and unpack, in a thread of the device."""
+        self._maybe_begin_plain_step()
         self.scope.note_backward()
         self._uses.begin_backward()
         for observer in self._observers:
@@ -503,6 +535,7 @@ class Engine:
     def _enter_root(self, module: torch.nn.Module) -> None:
         self._hooks.push()
         self.monitor.see_root(module)
+        self._maybe_begin_plain_step()
 
     def _enter_module(self, module: torch.nn.Module, args: tuple[object, ...]) -> Call | None:
         try:

@@ -37,6 +37,7 @@ class Hooks:
 
     def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
         self._pair = (pack, unpack)
+        self._packs = [pack]  # of all pairs that some thread may have
         self._threads = threading.local()
         self.is_installed = False
         _all_hooks.add(self)
@@ -65,23 +66,29 @@ class Hooks:
             with _lock:
                 _pushed.add(pushed)
 
-    def change(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
-        """Use another pair from now on: in this thread at once. Others keep theirs, which serves as well."""
-        was_pushed = self.pop()
+    def change(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> bool:
+        """Use another pair from now on: in this thread at once, if ours is innermost. Others keep theirs, which serves
+        as well. Returns whether this thread has the new one."""
+        if not self.pop():
+            return False
         self._pair = (pack, unpack)
-        if was_pushed:
-            self.push()
+        self._packs.append(pack)
+        self.push()
+        return True
 
     def pop(self) -> bool:
         """Take our hooks off this thread if they are innermost; any other order is someone else's to undo."""
         top = top_hooks()
-        if top is None or top[0] is not self._pair[0]:
+        if top is None or not self._has(top[0]):
             return False
         pop_hooks()
         self._threads.pushed = None
         if not self.is_installed:
             _maybe_step_out()
         return True
+
+    def _has(self, pack: object) -> bool:
+        return any(pack is one for one in self._packs)
 
 
 def _step_in() -> None:
@@ -102,7 +109,7 @@ def _maybe_step_out() -> None:
 
 def _is_ours(pair: tuple[Any, Any]) -> bool:
     """Removed engines' too: a thread may keep theirs until its next save."""
-    return any(hooks._pair[0] is pair[0] for hooks in list(_all_hooks))
+    return any(hooks._has(pair[0]) for hooks in list(_all_hooks))
 
 
 def _watch_fork() -> None:

@@ -49,7 +49,9 @@ class CompiledMethod(Method):
         session = getattr(self._method, "session", None)
         if session is None:
             return 0
-        return int(session.stats()["plane_bytes"]) + int(session.engine.ledger.passed_bytes)
+        ledger = session.engine.ledger
+        ledger.settle()
+        return int(session.stats()["plane_bytes"]) + int(ledger.passed_bytes) + int(ledger.exact_bytes)
 
     def step_ended(self) -> None:
         self._method.step_ended()

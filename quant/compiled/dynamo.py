@@ -7,13 +7,17 @@ gives the graphs of plain torch:
     hooks of autograd and modules   their code is marked: run as it is, and all that it calls
     module calls that are traced    the module hooks see `torch.compiler.is_compiling()` and return at once (scope.py)
     transforms of torch.func        switch our hooks off instead of refusing to run
+
+It also says when a compilation begins, which is when the budget decides whether the graph may stay plain torch's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -43,6 +47,50 @@ def stay_out(*functions: Callable[..., object]) -> None:
         code = getattr(getattr(function, "__func__", function), "__code__", None)
         if code is not None:
             mark(code, strategy)
+
+
+class Compilations:
+    """Says when Dynamo begins to compile. It is imported with the first call of `torch.compile`, and not for us; a
+    `torch._dynamo.reset()` forgets who listens."""
+
+    def __init__(self, on_begin: Callable[[], None]) -> None:
+        self._on_begin = on_begin
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        compile_function = torch.compile
+
+        @functools.wraps(compile_function)
+        def compiles(*args: Any, **kwargs: Any) -> Any:
+            compiled = compile_function(*args, **kwargs)
+            self.watch()
+            return compiled
+
+        torch.compile = compiles
+        self.watch()
+        try:
+            yield
+        finally:
+            if torch.compile is compiles:
+                torch.compile = compile_function
+            self._forget()
+
+    def watch(self) -> None:
+        handler = _callbacks()
+        if handler is not None and self._begin not in handler.start_callbacks:
+            handler.register_start_callback(self._begin)
+
+    def _begin(self, _args: object) -> None:
+        self._on_begin()
+
+    def _forget(self) -> None:
+        handler = _callbacks()
+        if handler is not None and self._begin in handler.start_callbacks:
+            handler.remove_start_callback(self._begin)
+
+
+def _callbacks() -> Any:
+    return getattr(sys.modules.get("torch._dynamo"), "callback_handler", None)
 
 
 class _Away(threading.local):

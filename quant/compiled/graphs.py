@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -23,13 +24,12 @@ from daf.quant.compiled import readers
 from daf.quant.compiled.numbers import number_of
 from daf.quant.compiled.readers import VIEWS, NotBenignError, Readers, name_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 # torch.fx.Graph and Node. A node's arguments have a type that fits everything, so checking against it checks nothing.
 Graph = Any
 Node = Any
 
+STATES = 3  # for each weight: its gradient, and Adam's two averages
+SPARED = 4  # of the largest tensor: temporaries
 COPIES = VIEWS | {"aten._to_copy", "aten.clone", "prims.convert_element_type", "aten.slice", "aten.select"}
 
 
@@ -66,24 +66,45 @@ Decision = Exact | Stashed | Recomputed
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an engine wants of compiled graphs."""
+    """What an engine wants of compiled graphs. `num_alike` is how many modules of a class there are: a graph of one of
+    them is run for each."""
 
     min_bytes: int
     may_recompute: bool
     is_exact: bool
+    num_alike: Callable[[str], int] = lambda _name: 1
 
 
 class GraphPair:
     """Decides for every tensor that the forward saves, at the first that torch asks about: later the graphs have ops of
     ours in them."""
 
-    def __init__(self, forward: Graph, backward: Graph, rules: Rules) -> None:
+    def __init__(self, forward: Graph, backward: Graph, rules: Rules, room_bytes: int | None = None) -> None:
+        """`room_bytes`: leave the graphs as they are, if training with them takes no more."""
         self._forward, self._backward = forward, backward
         self._rules = rules
+        self.decisions: dict[str, Decision] = {}
         _name_alike(forward, backward)
-        self._gradients = _gradients(backward)
         self._saved = {node.name: node for node in backward.nodes if node.op == "placeholder"}
         self._made = {node.name: node for node in forward.nodes if node.name in self._saved}
+        self.spared_bytes = 0
+        if room_bytes is not None and (needed := self._need_bytes()) <= room_bytes:
+            self.spared_bytes = needed
+        else:
+            self._decide_and_order()
+
+    def _need_bytes(self) -> int:
+        """What training with plain graphs takes: a gradient and two states for each input (most are weights), what is
+        saved in each run of the graph, and a few of the largest tensors beside."""
+        sizes = {node.name: _num_bytes(_value(node)) for node in self._forward.nodes if _is_tensor(node)}
+        inputs = sum(sizes.get(node.name, 0) for node in self._forward.nodes if node.op == "placeholder")
+        saved = sum(sizes.get(node.name, 0) for node in self._made.values() if node.op != "placeholder")
+        num_runs = max(1, self._rules.num_alike(_outermost_class(self._forward)))
+        return STATES * inputs + num_runs * saved + SPARED * max(sizes.values(), default=0)
+
+    def _decide_and_order(self) -> None:
+        forward, backward, rules = self._forward, self._backward, self._rules
+        self._gradients = _gradients(backward)
         self._name = _fingerprint(forward)
         self._attentions: dict[Node, Node] = {}  # of the backward, which are to be run again; of the forward
         self._recomputed = self._find_attentions() if rules.may_recompute else {}
@@ -260,6 +281,16 @@ def _gradients(graph: Graph) -> set[Node]:
     return found
 
 
+def _outermost_class(graph: Graph) -> str:
+    """Of the module that the graph is of, or the first that it calls."""
+    for node in graph.nodes:
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        if stack:
+            kind = stack[0][1]
+            return kind.rpartition(".")[2] if isinstance(kind, str) else str(kind.__name__)
+    return ""
+
+
 def _fingerprint(graph: Graph) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for node in graph.nodes:
@@ -334,8 +365,12 @@ def _gradient_of_first_reader(node: Node, gradients: set[Node], positions: dict[
     return first[1] if first is not None and first[1] not in below else None
 
 
+def _value(node: Node) -> Any:
+    return node.meta.get("val")
+
+
 def _is_tensor(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
+    return isinstance(_value(node), torch.Tensor)
 
 
 def _put_after(node: Node, gradient: Node | None) -> None:

@@ -1,7 +1,8 @@
-"""The pair of hooks that torch inlines into compiled graphs: one for the process, whichever engine is on.
+"""The pairs of hooks that torch inlines into compiled graphs, whichever engine is on.
 
-torch inlines hooks that are `fx.GraphModule`s, and compiles anew when others are pushed: so there is one pair. In eager
-code it is the engine's own pack and unpack. Where a graph is compiled, the graph decides each saved tensor (graphs.py):
+torch inlines hooks that are `fx.GraphModule`s, and compiles anew when others are pushed: so there is one pair for all
+engines that were asked to compress, and one for each size of budget, whose graphs are plain torch's where they fit.
+In eager code all are the engine's own pack and unpack. Where a graph is compiled, it decides each tensor (graphs.py):
 
     exact        the tensor itself
     stashed      (handle, sizes, strides, dtype, slot)
@@ -30,43 +31,55 @@ _AOT = "torch._functorch._aot_autograd.graph_compile"
 
 
 class Target(Protocol):
-    """What an engine is to the pair."""
+    """What an engine is to a pair."""
 
     @property
     def rules(self) -> Rules: ...
+
+    @property
+    def free_bytes(self) -> int: ...
+
+    @property
+    def taken_bytes(self) -> int: ...
 
     def pack(self, tensor: Tensor) -> Any: ...
 
     def unpack(self, handle: Any) -> Tensor: ...
 
 
-class Pair:
-    """Both hooks. `target` is the engine that was installed last, or a removed one that something still holds."""
+_targets: list[weakref.ref[Target]] = []  # installed last, or removed and still held by something
 
-    def __init__(self) -> None:
+
+class Pair:
+    """Both hooks. With a budget, graphs that fit it are left as they are; the budget is a part of the key of torch's
+    cache on disk, so it must be one of few.
+
+    spared_bytes   the budget below which a graph that was left plain would not have been; 0: none was
+    """
+
+    def __init__(self, budget_bytes: int = 0) -> None:
         ops.define()
-        self._target: Callable[[], Target | None] = lambda: None
+        self.spared_bytes = 0
+        self._budget_bytes = budget_bytes
         self._graphs: weakref.WeakKeyDictionary[Any, GraphPair] = weakref.WeakKeyDictionary()
-        self.hooks = (_graph_module("pack", self.pack), _graph_module("unpack", self.unpack))
+        said = f"{VERSION} {budget_bytes or ''}".rstrip()
+        self.hooks = (_graph_module("pack", said, self.pack), _graph_module("unpack", said, self.unpack))
         stay_out(self.pack, self.unpack)
 
-    def serve(self, target: Target) -> None:
-        self._target = weakref.ref(target)
-
     def pack(self, tensor: Tensor) -> Any:
-        target = self._target()
+        target = _target()
         if type(tensor) is not Tensor and (context := _compiling()) is not None:
-            return tensor if target is None else self._inline_pack(tensor, context, target.rules)
+            return tensor if target is None else self._inline_pack(tensor, context, target)
         return tensor.detach() if target is None else target.pack(tensor)
 
     def unpack(self, handle: Any) -> Any:
         if isinstance(handle, tuple | Tensor):
             return _inline_unpack(handle)
-        target = self._target()
+        target = _target()
         return handle.restore() if target is None else target.unpack(handle)
 
-    def _inline_pack(self, tensor: Tensor, context: dict[str, Any], rules: Rules) -> Any:
-        decision = self._decide(context, rules)
+    def _inline_pack(self, tensor: Tensor, context: dict[str, Any], target: Target) -> Any:
+        decision = self._decide(context, target)
         if isinstance(decision, Exact):
             return tensor
         shape = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, decision.number
@@ -74,14 +87,22 @@ class Pair:
             return shape
         return (torch.ops.daf.stash(tensor, decision.number), *shape)
 
-    def _decide(self, context: dict[str, Any], rules: Rules) -> Decision:
+    def _decide(self, context: dict[str, Any], target: Target) -> Decision:
         if why_not():
             return Exact(why_not())
         forward = context["_fw_graph"]
         graphs = self._graphs.get(forward)
         if graphs is None:
-            graphs = self._graphs[forward] = GraphPair(forward, context["_bw_graph"], rules)
+            room_bytes = min(self._budget_bytes, target.free_bytes) if self._budget_bytes else None
+            graphs = GraphPair(forward, context["_bw_graph"], target.rules, room_bytes)
+            self._graphs[forward] = graphs
+            if graphs.spared_bytes:
+                self.spared_bytes = max(self.spared_bytes, target.taken_bytes + graphs.spared_bytes)
         return graphs.decide(context["_node"].name)
+
+
+def _target() -> Target | None:
+    return _targets[0]() if _targets else None
 
 
 def _inline_unpack(packed: Any) -> Any:
@@ -100,10 +121,10 @@ def _compiling() -> dict[str, Any] | None:
     return None if ask is None else ask()
 
 
-def _graph_module(name: str, call: Callable[[Any], Any]) -> Any:
+def _graph_module(name: str, said: str, call: Callable[[Any], Any]) -> Any:
     """A GraphModule in name only: its graph is what torch's cache on disk sees of it."""
     graph = torch.fx.Graph()
-    graph.output((graph.placeholder("saved"), f"daf {name} {VERSION}"))
+    graph.output((graph.placeholder("saved"), f"daf {name} {said}"))
     module = torch.fx.GraphModule(nn.Module(), graph, class_name=f"Daf{name.title()}")
 
     def hand_on(_self: object, argument: Any) -> Any:
@@ -116,14 +137,19 @@ def _graph_module(name: str, call: Callable[[Any], Any]) -> Any:
 
 
 @functools.cache
-def pair() -> Pair:
-    return Pair()
+def pair(budget_bytes: int = 0) -> Pair:
+    return Pair(budget_bytes)
+
+
+def budget_pair(budget_bytes: int) -> Pair:
+    """For a budget that may be ample: of budgets between two powers of two there is one pair."""
+    return pair(1 << (budget_bytes.bit_length() - 1))
 
 
 @contextlib.contextmanager
 def serving(target: Target, store: ops.Store) -> Iterator[None]:
-    """Has the pair, and the ops in graphs that were compiled whenever, work for this engine."""
-    pair().serve(target)
+    """Has the pairs, and the ops in graphs that were compiled whenever, work for this engine."""
+    _targets[:] = [weakref.ref(target)]
     ops.handles.store = store
     try:
         yield

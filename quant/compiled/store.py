@@ -91,9 +91,11 @@ class CompiledStore:
     def __init__(self, engine: Engine, on_failure: Callable[[str, Exception], None]) -> None:
         self._engine = engine
         self._on_failure = on_failure
+        self.num_stashes = 0
 
     def stash(self, tensor: Tensor, slot_number: int) -> Content:
         engine = self._engine
+        self.num_stashes += 1
         engine.ledger.num_packs += 1
         engine.ledger.settle()
         engine.maybe_begin_step()
@@ -142,6 +144,7 @@ class CompiledStore:
         exact.count_in(engine.context)
         if engine.policy.probe.is_on:
             engine.encoder.measure(copy, layout, slot, engine.backends.host)
+            slot.facts.is_constant = False  # no tensor in a graph has autograd's history
             planes.sample(slot, copy)
         engine.relief.register(exact, layout, engine.backends.host)
         return planes

@@ -115,6 +115,10 @@ class Scope:
         found = ((path, reference()) for reference, path in list(self._paths.values()))
         return [(path, module) for path, module in found if module is not None]
 
+    def num_of_class(self, name: str) -> int:
+        """How many of the modules seen so far are of the class of this name."""
+        return sum(type(module).__name__ == name for module in self.modules())
+
     def note_backward(self) -> None:
         """A backward pass is running in this thread: what is saved next, outside modules, is a new round."""
         self._threads.is_after_unpack = True
