@@ -268,14 +268,14 @@ class Engine:
             return self._as_planned(save)
         return self._recompute(save) or self._store(save)
 
-    def _pack_input(self, tensor: Tensor) -> Handle:
+    def _pack_input(self, tensor: Tensor, module: torch.nn.Module) -> Handle:
         """Saves the input of a module that is run again: not one of the module's own saves, which keep their order."""
         frame = self.scope.frame()
-        order, frame.order = frame.order, INPUT_ORDER
+        order, frame.order, frame.inputs_of = frame.order, INPUT_ORDER, module
         try:
             return self.pack(tensor)
         finally:
-            frame.order = order
+            frame.order, frame.inputs_of = order, None
 
     def unpack(self, handle: Handle) -> Tensor:
         self.scope.note_backward()
@@ -309,6 +309,8 @@ class Engine:
         """Kept exact, unless the plan says otherwise and can be followed."""
         slot = self._slot(save)
         kind = Kind.KEEP if self._is_paused else slot.plan.kind
+        if _is_run_again(save.frame):
+            kind = Kind.RECOMPUTE  # as all that this module saves: one of them alone would not fit the others
         if self.policy.may_recompute and _is_of_lstm(save.tensor):
             kind = Kind.RECOMPUTE
         if kind is Kind.COMPRESS:
@@ -353,6 +355,9 @@ class Engine:
         node = owner.grad_fn
         is_whole = save.layout.is_dense and (owner is save.tensor or is_same_memory(save.tensor, owner))
         slot.facts.is_through_layers = False
+        call = save.frame.call
+        if call is not None and call.run is not None:
+            return slots_before(call.run.sources)
         if node is not None and is_whole:
             if node.name() in attention.KINDS:
                 return attention.sources_of(node)
@@ -360,7 +365,9 @@ class Engine:
             if recipe is not None:
                 return slots_before(recipe.sources)
         slot.facts.is_through_layers = True
-        return self._through.sources_of(save.tensor, save.layout, slot) if self.may_recompute else ()
+        if not self.may_recompute or is_input_of_norm(save.frame, slot):
+            return ()  # where ways through layers end: they would lead back to the first one
+        return self._through.sources_of(save.tensor, save.layout, slot)
 
     def _recompute(self, save: Save, slot: Slot | None = None) -> View | None:
         """How to recompute the content, if all that takes is stored."""
@@ -584,6 +591,13 @@ class Engine:
 
     def slots(self) -> list[Slot]:
         return list(self.table)
+
+
+def is_input_of_norm(frame: Frame, slot: Slot) -> bool:
+    """Whether a layer norm or RMSNorm reads the slot, as an op or as a module that is run again."""
+    if LAYER_NORM in slot.facts.ops or isinstance(frame.module, torch.nn.LayerNorm):
+        return True
+    return frame.inputs_of is not None and "RMSNorm" in type(frame.inputs_of).__name__
 
 
 def _is_of_lstm(tensor: Tensor) -> bool:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from daf.quant.measure.importance import Probe
 from daf.quant.measure.op import is_exact
 from daf.quant.plan.menu import Kind, Option
-from daf.quant.plan.options import menu_of
+from daf.quant.plan.options import anchored, menu_of
 from daf.quant.plan.planner import Goal, Plan, plan
-from daf.quant.plan.readers import may_compress
+from daf.quant.plan.readers import is_recomputable, may_compress
 from daf.quant.plan.relief import Step
 from daf.quant.plan.room import Room
 from daf.quant.plan.speed import Speeds
@@ -244,11 +244,13 @@ class Policy:
         energy = self.probe.gradient_energy or sum(slot.facts.importance for slot in slots) or 1.0
         saves = {slot.id: self.probe.slots[slot.id].num_saves for slot in slots}
         before, goal = self.outcome, self._goal(wish, room, slots)
+        through = {slot.id for slot in slots if slot.facts.is_through_layers}
         for with_logarithms in (False, True):
             menus = {
                 slot.id: menu_of(slot, self.speeds, saves[slot.id], energy, with_logarithms=with_logarithms)
                 for slot in slots
             }
+            menus = anchored(menus, through)
             self.outcome = plan(menus, goal, None if before is None else before.chosen)
             if self.outcome.stored_bytes <= room:
                 break
@@ -272,7 +274,7 @@ class Policy:
         fixed = raw = 0
         for slot in slots:
             num_bytes = self.probe.slots[slot.id].num_saves * slot.seen.raw_bytes
-            if slot.facts.lossless is None and may_compress(slot):
+            if slot.facts.lossless is None and (may_compress(slot) or is_recomputable(slot)):
                 raw += num_bytes * FLOAT_BYTES // slot.key[2].itemsize
             else:
                 fixed += num_bytes if slot.facts.lossless is None else slot.facts.lossless[1]

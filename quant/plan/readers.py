@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from daf.quant.ops import ALLOWED, ATTENTION, BATCH_NORMS, LOGARITHMS, MAX_POOL, NLL_LOSS, OPS, WEIGHT_OPS, Use
+from daf.quant.recompute.module_rerun import AS_OP
 from daf.quant.recompute.rules import handle_of
 from daf.quant.saved.handles import Exact, View
 from daf.quant.torch_internals import leaves_of, number_of, saved_fields
@@ -54,6 +55,11 @@ def is_logarithm(slot: Slot) -> bool:
     return slot.facts.is_finite and not ops.isdisjoint(LOGARITHMS) and ops <= BENIGN | LOGARITHMS | {NLL_LOSS}
 
 
+def is_recomputable(slot: Slot) -> bool:
+    """Whether it need not be stored, though it may not be compressed either."""
+    return is_logarithm(slot) and slot.facts.is_through_layers and bool(slot.facts.sources)
+
+
 def find_readers(output: object, first_number: int, seen: set[int]) -> None:
     """Notes the readers among the nodes behind `output` that were made since `first_number`, but for those `seen`."""
     for node in _nodes(output, first_number):
@@ -65,7 +71,7 @@ def find_readers(output: object, first_number: int, seen: set[int]) -> None:
         for name in _saved_names(node, op):
             handle = handle_of(node, name)
             if isinstance(handle, View) and isinstance(handle.stored, Exact):
-                handle.stored.find(op)
+                handle.stored.find(AS_OP if handle.is_consistent else op)
 
 
 def _nodes(output: object, first_number: int) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from daf.quant.ops import ACCUMULATE, FLASH_CPU, node_name
+from daf.quant.ops import ACCUMULATE, ADD, FLASH_CPU, node_name
 from daf.quant.recompute.rules import handle_of, recipe_of
 from daf.quant.saved.handles import Handle, Kept, Recipe, View
 from daf.quant.torch_internals import output_of_node, saved_number, setting
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 32  # elements of a weight
 MAX_NODES = 48  # on one way
+MASKED_DIMS = 4
 MAX_PRODUCTS = 3  # of matrices
 _WRAP = 1 << 64  # nodes hold a negative dimension as an unsigned number
 
+Signature = tuple[tuple[str, ...], tuple[int, ...]]
 BiasOf = Callable[[Tensor], Tensor | None]
 
 
@@ -75,16 +77,28 @@ class Unchanged:
 
 
 class Walk:
-    """One way back. `weights`: parameters that it goes through; `bias_of` tells a frozen one by its weight."""
+    """One way back.
 
-    def __init__(self, context: Context, bias_of: BiasOf) -> None:
+    weights   parameters that it goes through
+    names     of the nodes that it goes through
+    target    the tensor whose content is wanted
+    bias_of   tells a frozen bias by its weight
+    """
+
+    def __init__(self, context: Context, bias_of: BiasOf, target: Tensor) -> None:
+        self.target = target
         self.weights: list[Kept] = []
         self._context = context
         self._bias_of = bias_of
         self._sources: list[Handle] = []
         self._steps: dict[tuple[Any, int], Step | None] = {}
-        self._num_nodes = 0
+        self.names: list[str] = []
         self._num_products = 0
+
+    @property
+    def signature(self) -> Signature:
+        """The same for the same way in another step."""
+        return tuple(self.names), tuple(weight.tensor.data_ptr() for weight in self.weights)
 
     def to(self, node: Any, output: int) -> Recipe | None:
         """How to work out this output of `node`."""
@@ -133,15 +147,20 @@ class Walk:
         """A parameter, or a leaf of the user's: as it is now, or an error."""
         return self.source(Kept(leaf.detach(), self._context, 0))
 
+    def beside(self, made: Tensor) -> Step:
+        """A small tensor that is kept for this way alone."""
+        self._context.ledger.hold(made.nbytes)
+        return self.source(Kept(made, self._context, made.nbytes))
+
     def is_one_more_product(self) -> bool:
         self._num_products += 1
         return self._num_products <= MAX_PRODUCTS
 
     def _find(self, node: Any, output: int) -> Step | None:
-        self._num_nodes += 1
-        if self._num_nodes > MAX_NODES:
-            return None
         name = node.name()
+        self.names.append(name)
+        if len(self.names) > MAX_NODES:
+            return None
         if name == ACCUMULATE:
             return self.constant(node.variable)
         if name == FLASH_CPU:
@@ -237,6 +256,38 @@ def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Way:
     return way
 
 
+def _softmax(function: Callable[[Tensor, int], Tensor]) -> Way:
+    """What the node itself has saved, or before that the function of its input."""
+
+    def way(walk: Walk, node: Any, _output: int) -> Step | None:
+        result = handle_of(node, "result")
+        if result is not None:
+            return walk.source(result)
+        x, dim = walk.operand(node, "", 0), _signed(setting(node, "dim"))
+        if x is not None:
+            return Step(lambda value: function(value, dim), (x,))
+        return _masked_softmax(walk, node) if function is torch.softmax else None
+
+    return way
+
+
+def _masked_softmax(walk: Walk, node: Any) -> Step | None:
+    """Softmax over scores [B, H, T, S] that a mask was added to, which leaves no trace in the graph. It shows in the
+    result: what is masked is zero in all heads, for all rows of a sample (padding) or all samples (causal)."""
+    added, probabilities = node.next_functions[0][0], walk.target.detach()
+    is_sum = added is not None and added.name() == ADD and added.next_functions[1][0] is None
+    x = walk.operand(added, "", 0) if is_sum and probabilities.dim() == MASKED_DIMS else None
+    if x is None:
+        return None
+    by_sample = walk.beside(probabilities.amax((1, 2), keepdim=True) == 0)
+    by_row = walk.beside(probabilities.amax((0, 1), keepdim=True) == 0)
+
+    def compute(scores: Tensor, hidden: Tensor, ahead: Tensor) -> Tensor:
+        return torch.softmax(scores.masked_fill(hidden | ahead, -torch.inf), -1)
+
+    return Step(compute, (x, by_sample, by_row))
+
+
 def _joined(walk: Walk, node: Any, _output: int) -> Step | None:
     dim = _signed(setting(node, "dim"))
     parts = [walk.operand(node, "", place) for place in range(len(node.next_functions))]
@@ -292,6 +343,8 @@ WAYS: dict[str, Way] = {
         ("Mul", _pair(torch.mul)),
         ("Div", _pair(torch.div)),
         ("Cat", _joined),
+        ("Softmax", _softmax(torch.softmax)),
+        ("LogSoftmax", _softmax(torch.log_softmax)),
         ("Addmm", _addmm),
         ("Mm Bmm", _product),
         ("NativeDropout", _masked),

@@ -39,14 +39,23 @@ NUM_TRIES = 2  # of which the faster counts: the first may wait for memory
 CLOSE = 1e-5  # relative energy of the difference between what was and what is worked out again, by rounding in bfloat16
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How content is recomputed: through which weights, and what is the same in every step."""
+
+    weights: tuple[Kept, ...] = ()
+    signature: tuple[object, ...] = ()
+
+
 class Through(Recomputed):
     """Content that is recomputed through layers. Its readers are its own slot's: the planner counts the way to them."""
 
-    __slots__ = ("held", "weights")
+    __slots__ = ("held", "way", "weights")
 
-    def __init__(self, recipe: Recipe, layout: Layout, dtype: torch.dtype, weights: tuple[Kept, ...]) -> None:
+    def __init__(self, recipe: Recipe, layout: Layout, dtype: torch.dtype, way: Way) -> None:
         super().__init__(recipe, layout, dtype, layout.numel * dtype.itemsize)
-        self.weights = weights
+        self.weights = way.weights
+        self.way = way.signature
         self.held: Tensor | None = None
 
     def learn(self, op: str) -> None:
@@ -72,7 +81,7 @@ class Part(Through):
 
     __slots__ = ()
 
-    def fetch(self, _layout: Layout) -> Tensor:
+    def fetch(self, layout: Layout) -> Tensor:
         self.num_uses -= 1
         value = self.decoded
         if value is None:
@@ -81,7 +90,9 @@ class Part(Through):
                 self.context.decoded.hold(self, value)
         elif self.num_uses <= 0:
             self.decoded = None
-        return value
+        if value.shape == layout.shape and value.stride() == layout.strides:
+            return value
+        return value.as_strided(layout.shape, layout.strides, value.storage_offset())
 
     def hold(self) -> None:
         if self.held is None:
@@ -106,6 +117,7 @@ class ThroughLayers:
         self._live: weakref.WeakSet[Through] = weakref.WeakSet()
         self._may_follow: bool | None = None
         self._proofs: dict[int, Proof] = {}
+        self._proved: dict[tuple[object, ...], Proof] = {}
 
     def begin_step(self) -> None:
         self._may_follow = None
@@ -127,11 +139,12 @@ class ThroughLayers:
         content = self.follow(tensor, layout)
         if content is None:
             return ()
-        proof = self._proofs.get(slot.id)
+        proof = self._proofs.get(slot.id) or self._proved.get(content.way)
         if proof is None:
             if not all(_is_exact(handle) for handle in content.compute.sources):
                 return ()
-            proof = self._proofs[slot.id] = _try(content, tensor, layout)
+            proof = self._proved[content.way] = _try(content, tensor, layout)
+        self._proofs[slot.id] = proof
         slot.facts.recompute_seconds = proof.seconds
         return slots_before(content.compute.sources) if proof.is_same else ()
 
@@ -186,15 +199,19 @@ class ThroughLayers:
             return view.restore().as_strided(shape, strides, offset)
 
         recipe = Recipe(compute, (view,))
-        return self._watched(Part(recipe, layout, tensor.dtype, getattr(whole, "weights", ())))
+        way = Way((), ("of a stored one",))
+        if isinstance(whole, Through):
+            way = Way(whole.weights, (*whole.way, shape[1:], strides, offset))
+        return self._watched(Part(recipe, layout, tensor.dtype, way))
 
     def _from_graph(self, tensor: Tensor) -> Through | None:
-        walk = Walk(self._context, self._bias_of)
+        walk = Walk(self._context, self._bias_of, tensor)
         recipe = walk.to(tensor.grad_fn, tensor.output_nr)
         if recipe is None or not recipe.sources:
             return None
         layout = layout_of(tensor.shape, tensor.stride())
-        return self._watched(Through(recipe, layout, tensor.dtype, tuple(walk.weights)))
+        way = Way(tuple(walk.weights), walk.signature)
+        return self._watched(Through(recipe, layout, tensor.dtype, way))
 
     def _watched(self, content: Through) -> Through:
         self._live.add(content)

@@ -99,7 +99,7 @@ class Trust:
 class Reruns(Observer):
     """Follows the calls of such modules. `pack` stores a call's input as the engine would."""
 
-    def __init__(self, pack: Callable[[Tensor], Handle], context: Context, *, is_on: bool) -> None:
+    def __init__(self, pack: Callable[[Tensor, nn.Module], Handle], context: Context, *, is_on: bool) -> None:
         self.is_on = is_on
         self._pack = pack
         self._context = context
@@ -115,7 +115,7 @@ class Reruns(Observer):
         call = Call(module, args[0])
         if not self._trust.of(module):
             return call
-        handle = self._pack(call.source)
+        handle = self._pack(call.source, call.module)
         if not isinstance(handle, View):
             return None  # kept exact, so there is nothing to fit
         call.start(handle)
@@ -147,7 +147,7 @@ class Reruns(Observer):
     def _is_trusted_from_now_on(self, call: Call, output: Tensor) -> bool:
         """Whether running it again pays, and comes out the same."""
         numbers = [n for n, (tensor, handle) in enumerate(call.saves) if _is_intermediate(call, tensor, handle)]
-        handle = self._pack(call.source) if numbers else None
+        handle = self._pack(call.source, call.module) if numbers else None
         is_trusted = isinstance(handle, View) and call.comes_out_the_same(output)
         self._trust.set(call.module, is_trusted)
         if handle is not None and is_trusted:

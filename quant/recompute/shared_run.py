@@ -21,12 +21,12 @@ class SharedRun:
 
     def __init__(self, run: Callable[[], dict[Hashable, Tensor]], sources: tuple[Handle, ...]) -> None:
         self._run = run
-        self._sources = sources
+        self.sources = sources
         self._members: dict[Hashable, weakref.ref[Recomputed]] = {}
 
     def member(self, name: Hashable, layout: Layout, dtype: torch.dtype) -> Recomputed:
         """The content called `name`, for a tensor of this layout."""
-        recipe = Recipe(lambda: self._restore(name), self._sources)
+        recipe = Recipe(lambda: self._restore(name), self.sources)
         derived = Recomputed(recipe, layout, dtype, layout.numel * dtype.itemsize)
         self._members[name] = weakref.ref(derived)
         return derived

@@ -29,15 +29,17 @@ MAX_PATHS = 4096  # modules known, before those that are gone are looked for
 
 class Frame:
     """One module call under way. `order` numbers the saves that it makes; `call` is the engine's, if it follows it;
-    nodes that it makes are numbered from `first_number` on."""
+    nodes that it makes are numbered from `first_number` on. `inputs_of` is a module that is about to be called, while
+    the engine saves its input."""
 
-    __slots__ = ("call", "first_number", "module", "order", "path")
+    __slots__ = ("call", "first_number", "inputs_of", "module", "order", "path")
 
     def __init__(self, path: str, module: torch.nn.Module | None) -> None:
         self.path = path
         self.module = module
         self.order = 0
         self.call: Call | None = None
+        self.inputs_of: torch.nn.Module | None = None
         self.first_number = next_number()
 
 

@@ -16,6 +16,7 @@ from daf.quant import Engine
 from daf.quant.plan.menu import Kind
 from daf.quant.plan.policy import Wish
 from daf.quant.recompute.layers import Through
+from daf.quant.saved.slots import Slot
 from tests.unit.quant.host_arena import HostArena
 
 DIM = 128
@@ -29,7 +30,7 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         self.qkv, self.out = nn.Linear(DIM, 3 * DIM, bias=has_bias), nn.Linear(DIM, DIM, bias=has_bias)
         self.up, self.down = nn.Linear(DIM, 4 * DIM, bias=has_bias), nn.Linear(4 * DIM, DIM, bias=has_bias)
-        self.attention = attention
+        self.attention, self.mask = attention, torch.zeros(1)
         self.adapter: nn.Module | None = None
         if is_frozen:
             self.requires_grad_(False)
@@ -46,7 +47,7 @@ class Block(nn.Module):
         if self.attention == "fused":
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            y = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+            y = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + self.mask, -1) @ v
         return self.out(y.transpose(1, 2).reshape(batch, length, DIM))
 
 
@@ -86,7 +87,7 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def through(engine: Engine) -> list[object]:
+def through(engine: Engine) -> list[Slot]:
     """The slots that are recomputed through layers."""
     return [slot for slot in engine.table if slot.plan.kind is Kind.RECOMPUTE and slot.facts.is_through_layers]
 
@@ -110,6 +111,38 @@ def test_frozen_weights_and_adapters_are_gone_through(engine: Engine) -> None:
     engine.remove()
     train(net, 1)
     assert error(ours, gradients(net)) < 0.05
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
+def test_probabilities_are_recomputed_under_a_mask_that_leaves_no_trace(engine: Engine, mask: str) -> None:
+    net = Net(attention="eager")
+    hidden = torch.zeros(1)
+    if mask == "padding":
+        hidden = torch.where(torch.arange(64) < torch.arange(20, 60, 5)[:, None, None, None], 0.0, -1e9)
+    elif mask == "causal":
+        hidden = torch.full((64, 64), -torch.inf).triu(1)
+    for block in net.blocks:
+        block.mask = hidden
+    train(net, 4)
+    assert any("Softmax" in slot.op for slot in through(engine))
+    ours = gradients(net)
+    engine.remove()
+    train(net, 1)
+    assert error(ours, gradients(net)) < 0.05
+
+
+def test_log_probabilities_are_recomputed_from_exact_content_alone(engine: Engine) -> None:
+    net, classes = Net(), 512
+    net.head = nn.Linear(DIM, classes)
+    target = torch.arange(512) % classes
+    loss = nn.CrossEntropyLoss()
+    for _ in range(4):
+        net.zero_grad()
+        loss(net.head(net(batch())).flatten(0, 1), target).backward()
+    found = [slot for slot in through(engine) if "LogSoftmax" in slot.op]
+    assert found
+    kept = [slot for slot in engine.table if slot.id in found[0].facts.sources]
+    assert [slot.plan.kind for slot in kept] == [Kind.KEEP]
 
 
 def test_all_is_gone_with_the_graph(engine: Engine) -> None:
@@ -250,3 +283,31 @@ def test_two_readers_share_one_product(engine: Engine) -> None:
     finally:
         Through.decode = original  # type: ignore[method-assign]
     assert len(calls) == len(set(calls))
+
+
+def test_one_content_is_read_in_two_shapes(engine: Engine) -> None:
+    """z and its transpose are one memory; z follows from a product."""
+    net = Net()
+    net.forward = lambda x: (z := net.first(x.flatten(0, 1)).view(512, DIM)) @ z.t()  # type: ignore[method-assign]
+    train(net, 4)
+    ours = gradients(net)
+    engine.remove()
+    net.zero_grad()
+    train(net, 1)
+    assert error(ours, gradients(net)) < 0.1
+
+
+def test_a_stack_of_layers_is_not_recomputed_from_its_first_input_alone(engine: Engine) -> None:
+    """Backward asks for the last layer first: each would run all layers before it anew."""
+    net = Net()
+    net.layers = nn.Sequential(*[nn.Sequential(nn.Linear(DIM, DIM), nn.GELU()) for _ in range(12)])
+    net.forward = net.layers.forward  # type: ignore[method-assign]
+    train(net, 4)
+    calls = []
+    addmm = torch.addmm
+    torch.addmm = lambda *args, **kwargs: (calls.append(1), addmm(*args, **kwargs))[1]  # type: ignore[assignment]
+    try:
+        train(net, 1)
+    finally:
+        torch.addmm = addmm
+    assert len(calls) <= 3 * 12
