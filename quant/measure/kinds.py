@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from daf.quant.measure.notes import Notes
+
 LOOK_EVERY = 64  # steps; at first more often, since an optimizer's state comes with its first step
 
 
@@ -38,6 +40,7 @@ class Kinds:
         self._modules = modules
         self._path = path
         self._by_module: dict[str, dict[str, int]] = {}
+        self._notes = Notes(arena, path and path.with_suffix(".notes"))
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._num_steps = 0
         self.on_step: Callable[[], None] = lambda: None
@@ -58,12 +61,15 @@ class Kinds:
         """Gradients are all there now, and perhaps at no other time."""
         self._optimizers.add(optimizer)
         self._num_steps += 1
+        if next(iter(self._optimizers), None) is optimizer:
+            self._notes.time()
         self.on_step()
         if self._is_due():
             parameters = list(self._parameters())
             self._tell("parameter_bytes", parameters)
             self._tell("gradient_bytes", [p.grad for p in parameters if p.grad is not None])
             self._count_modules()
+            self._notice()
 
     def _after_step(self, *_args: Any) -> None:
         if self._is_due():
@@ -82,6 +88,12 @@ class Kinds:
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield parameter
+
+    def _notice(self) -> None:
+        try:
+            self._notes.look(self._num_steps)
+        except Exception:  # whatever stands in a script's variables: it is only looked at
+            self._notes = Notes(self._arena, None)
 
     def _count_modules(self) -> None:
         """Each parameter at the first module that has it: tied ones take their bytes once."""

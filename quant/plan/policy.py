@@ -314,7 +314,8 @@ class Policy:
 
     def _publish_changes(self) -> None:
         for slot in self._table:
-            if slot.seen.num_saves and slot.seen.shown != self._shown(slot):
+            is_news = slot.seen.shown != self._shown(slot) or slot.seen.is_unread != slot.is_never_read
+            if slot.seen.num_saves and is_news:
                 self.publish(slot)
 
     def _shown(self, slot: Slot) -> tuple[str, float]:
@@ -329,6 +330,7 @@ class Policy:
     def publish(self, slot: Slot) -> None:
         """Writes the slot's row on the stats page."""
         codec, bits = slot.seen.shown = self._shown(slot)
+        slot.seen.is_unread = slot.is_never_read
         is_kept = self._wish is not None and slot.plan.kind is Kind.KEEP
         self.arena.slot(
             slot.id,

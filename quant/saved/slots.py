@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PlanKey = tuple[int, int, "Backend"]  # numel, cols
 MAX_SLOTS = 16384
+NUM_UNREAD = 8  # saves that nobody asked for, after which a slot is taken to be never read
+NEVER_READ = "never read"  # what the stats page shows in place of its readers
 SlotKey = tuple[str, int, torch.dtype, int]  # path, order, dtype, number of axes
 
 
@@ -135,6 +137,7 @@ class Seen:
     fidelity     worst cosine of the ops that read it, exact against decoded; 0: not measured (measure/op.py)
     num_evicted  planes that were missing when a tensor was last asked for
     shown        codec and width on the stats page
+    is_unread    whether it is shown there as never read
     """
 
     num_saves: int = 0
@@ -143,6 +146,7 @@ class Seen:
     fidelity: float = 0.0
     num_evicted: int = 0
     shown: tuple[str, float] = ("", 0.0)
+    is_unread: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -170,7 +174,15 @@ class Slot:
         return 0.0 if self.plan.spec is None else max(0, self.plan.spec.bits - self.seen.num_evicted)
 
     @property
+    def is_never_read(self) -> bool:
+        """Saved often, kept as it is, and no backward has asked for it."""
+        is_kept = self.plan.kind is Kind.KEEP and self.plan.spec is None
+        return is_kept and not self.facts.is_read and self.seen.num_saves >= NUM_UNREAD
+
+    @property
     def op(self) -> str:
+        if self.is_never_read:
+            return NEVER_READ
         return "+".join(sorted(map(short, self.facts.ops)))
 
     def stream_importance(self, spec: Spec, num_streams: int) -> list[float]:

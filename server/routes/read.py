@@ -13,6 +13,7 @@ from daf import __version__
 from daf.server import models
 from daf.server.fleet import figures
 from daf.server.fleet.members import CRASHED, LIVE, Member, Reading, finite
+from daf.server.memory import answer_of, read_notes, read_profile
 from daf.server.problems import ProblemError
 from daf.server.routes.selection import Beside, Selected, members, one, one_read
 from daf.server.verdict import Evidence, judge
@@ -113,7 +114,15 @@ def verdicts_of(member: Member, reading: Reading) -> list[dict[str, Any]]:
     now = member.ended_at or reading.time
     past = member.history.series(now, VERDICT_SECONDS, VERDICT_POINTS).columns if member.history else {}
     machine_bytes = psutil.virtual_memory().total if member.page.identity.device == "cpu" else 0
-    run = Evidence(reading.values, reading.slots, past, machine_bytes)
+    profile = read_profile(member.page.path)
+    run = Evidence(
+        reading.values,
+        reading.slots,
+        past,
+        machine_bytes,
+        notes=read_notes(member.page.path),
+        lines=answer_of(profile)["lines"] if profile else (),
+    )
     return [found.as_dict() for found in judge(run)]
 
 

@@ -34,12 +34,18 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of one run. `history` has columns over time, oldest first; it may be empty."""
+    """All that is known of one run. `history` has columns over time, oldest first; it may be empty.
+
+    notes   what the training side noticed: growth, and the containers that gain tensors
+    lines   of the allocation profile, those that hold most first
+    """
 
     values: Mapping[str, float]
     slots: Sequence[Any] = ()
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
     machine_bytes: int = 0
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    lines: Sequence[Mapping[str, Any]] = ()
 
     def value(self, name: str) -> float:
         return float(self.values.get(name, 0.0))

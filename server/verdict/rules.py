@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from daf.server.verdict.evidence import LEVELS, Evidence, Verdict
 from daf.sizes import format_bytes
@@ -15,6 +17,8 @@ MIN_SAMPLES = 6
 GROWTH_SHARE = 0.0005  # of what is in use, a step: less is the noise of shapes that vary
 UNEVEN_STEPS = 3.0
 LARGE_TEMPORARIES = 0.4
+NEVER_READ = "never read"  # what stands on the stats page in place of a slot's readers
+UNREAD_BYTES, UNREAD_SHARE = 1 * MIB, 0.02
 
 
 def did_not_fit(run: Evidence) -> Verdict | None:
@@ -32,20 +36,49 @@ def did_not_fit(run: Evidence) -> Verdict | None:
 
 def memory_grows(run: Evidence) -> Verdict | None:
     """Every step leaves something behind."""
+    growth = _growth(run)
+    if growth < max(4096.0, GROWTH_SHARE * run.live_bytes):
+        return None
+    text = f"Memory grows by {format_bytes(growth)} a step: {_who_keeps(run)}"
+    return Verdict("memory_grows", "trouble", text, {"growth_bytes_per_step": growth})
+
+
+def _growth(run: Evidence) -> float:
+    """Bytes a step, from the samples over time; where there are none, as the training side noticed it."""
     steps, live = run.column("steps_total"), run.column("last_step_live_bytes")
     pairs = [(s, b) for s, b in zip(steps, live, strict=False) if b > 0 and s >= 3]
     if len(pairs) < MIN_SAMPLES or pairs[-1][0] - pairs[0][0] < MIN_SAMPLES:
-        return None
-    growth = (pairs[-1][1] - pairs[0][1]) / (pairs[-1][0] - pairs[0][0])
+        return float(run.notes.get("growth_bytes_per_step", 0.0))
     third = len(pairs) // 3
     is_steady = min(b for _, b in pairs[-third:]) > max(b for _, b in pairs[:third])
-    if not is_steady or growth < max(4096.0, GROWTH_SHARE * pairs[-1][1]):
+    return (pairs[-1][1] - pairs[0][1]) / (pairs[-1][0] - pairs[0][0]) if is_steady else 0.0
+
+
+def _who_keeps(run: Evidence) -> str:
+    containers = run.notes.get("containers") or ()
+    if not containers:
+        advice = "something keeps tensors or whole graphs alive, such as a list of losses"
+        return f"{advice}. Keep loss.item() or loss.detach() instead."
+    worst = max(containers, key=lambda one: bool(one["has_graph"]))
+    who = f"`{worst['name']}` ({worst['place']})"
+    if worst["has_graph"]:
+        return f"{who} keeps graphs alive. Append loss.item(), or x.detach(), instead."
+    return f"{who} gains a tensor with every step. Keep numbers (.item()), or fewer of them."
+
+
+def is_never_read(run: Evidence) -> Verdict | None:
+    """Activations are saved that no backward asks for."""
+    rows = [row for row in run.slots if row.op == NEVER_READ and row.stored_bytes > 0]
+    total = sum(row.stored_bytes for row in rows)
+    if total < max(UNREAD_BYTES, UNREAD_SHARE * run.live_bytes):
         return None
+    name = max(rows, key=lambda row: row.stored_bytes).name.rsplit(":", 1)[0]
+    others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     text = (
-        f"Memory grows by {format_bytes(growth)} a step: something keeps tensors or whole graphs alive, such as a list "
-        "of losses. Keep loss.item() or loss.detach() instead."
+        f"{format_bytes(total)} are saved for a backward that never reads them ({name}{others}): compute that under "
+        "torch.no_grad(), or detach what goes in."
     )
-    return Verdict("memory_grows", "trouble", text, {"growth_bytes_per_step": growth, "num_samples": len(pairs)})
+    return Verdict("is_never_read", "warning", text, {"unread_bytes": float(total), "layers": float(len(rows))})
 
 
 def is_stopped(run: Evidence) -> Verdict | None:
@@ -86,11 +119,16 @@ def temporaries_are_large(run: Evidence) -> Verdict | None:
     share = (run.live_bytes - known) / run.live_bytes
     if share < LARGE_TEMPORARIES or run.live_bytes < 0.5 * run.value("budget_bytes"):
         return None
+    where = f" ({_place(run.lines[0])} held most at the peak)" if run.lines else ""
     text = (
-        f"{share:.0%} of the step's peak are temporaries, which cannot be compressed: compute the loss or the largest "
-        "op in chunks."
+        f"{share:.0%} of the step's peak are temporaries, which cannot be compressed{where}: compute the loss or the "
+        "largest op in chunks."
     )
     return Verdict("temporaries_are_large", "warning", text, {"share_ratio": share, "live_bytes": run.live_bytes})
+
+
+def _place(line: Mapping[str, Any]) -> str:
+    return f"{pathlib.PurePath(line['file']).name}:{line['line']}"
 
 
 def memory_is_in_pieces(run: Evidence) -> Verdict | None:
@@ -108,10 +146,10 @@ def memory_is_in_pieces(run: Evidence) -> Verdict | None:
 def steps_are_uneven(run: Evidence) -> Verdict | None:
     """Some steps take much longer than others."""
     seconds = [s for s in run.column("step_seconds") if s > 0][2:]
-    if len(seconds) < 3 * MIN_SAMPLES:
-        return None
-    usual, slow = statistics.median(seconds), sorted(seconds)[-max(2, len(seconds) // 20)]
-    if slow < UNEVEN_STEPS * usual:
+    usual, slow = (run.notes.get(name, 0.0) for name in ("usual_seconds", "slow_seconds"))
+    if len(seconds) >= 3 * MIN_SAMPLES:
+        usual, slow = statistics.median(seconds), sorted(seconds)[-max(2, len(seconds) // 20)]
+    if not usual or slow < UNEVEN_STEPS * usual:
         return None
     text = (
         f"Slow steps take {slow:.2g} s, usual ones {usual:.2g} s: look at data loading, evaluation between steps, or "
@@ -150,6 +188,7 @@ Rule = Callable[[Evidence], Verdict | None]
 RULES: tuple[Rule, ...] = (
     did_not_fit,
     memory_grows,
+    is_never_read,
     loses_bits,
     temporaries_are_large,
     is_stopped,

@@ -25,6 +25,12 @@ CASES: dict[str, tuple[dict[str, float], list[FakeSlot], dict[str, list[float]],
         {**STEPS, "last_step_live_bytes": [(50 + 3 * i) * float(MIB) for i in range(40)]},
         "3.00 MiB a step",
     ),
+    "is_never_read": (
+        {},
+        [FakeSlot(7, op="never read", name="Teacher.fc:1", raw_bytes=9 * MIB, stored_bytes=9 * MIB)],
+        {},
+        "9.00 MiB are saved for a backward that never reads them (Teacher.fc)",
+    ),
     "loses_bits": (
         {
             "measured_error_ratio": 0.12,
@@ -109,3 +115,18 @@ def test_the_sidecar_answers_with_the_verdict(running: Running, pages: FakePages
     assert [found["rule"] for found in answer["verdicts"]] == ["fits_exactly"]
     assert running.get("/v1/report").json()["verdicts"] == answer["verdicts"]
     assert running.client.post("/v1/verdict", headers=RIGHT).status_code == 405
+
+
+def test_growth_names_the_list_that_keeps_graphs_alive() -> None:
+    containers = [{"name": "losses", "place": "train.py, main", "has_graph": True}]
+    notes = {"growth_bytes_per_step": 3.0 * MIB, "steps": 64, "containers": containers}
+    (found, *_) = judge(Evidence(HEALTHY, [], {}, notes=notes))
+    assert found.text.startswith("Memory grows by 3.00 MiB a step: `losses` (train.py, main) keeps graphs alive.")
+    containers[0]["has_graph"] = False
+    assert "gains a tensor with every step" in judge(Evidence(HEALTHY, [], {}, notes=notes))[0].text
+
+
+def test_temporaries_are_traced_to_their_line() -> None:
+    values = {**HEALTHY, **CASES["temporaries_are_large"][0]}
+    lines = [{"file": "/home/me/train.py", "line": 41, "function": "loss", "bytes": 90 * MIB}]
+    assert "train.py:41 held most at the peak" in judge(Evidence(values, lines=lines))[0].text
