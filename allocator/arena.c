@@ -140,6 +140,7 @@ daf_status_t dafi_arena_take(daf_arena_t *arena, uint64_t num_bytes, void **bloc
         arena->counts.oom++;
         dafi_event(arena, DAFI_EVENT_OOM, 0, request.num_bytes, 0, "tensor");
     }
+    if (dafi_is_half_live(arena)) dafi_tell_half(arena);
     dafi_leave(arena);
     *block = request.block;
     *block_bytes = request.block_bytes;

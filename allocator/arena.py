@@ -267,6 +267,10 @@ class Arena:
         """
         pressure.set_callback(self._open(), callback)
 
+    def want_half(self, is_wanted: bool) -> None:
+        """Have the callback called once with 0, as soon as a tensor makes more than half of the budget live."""
+        lib.daf_arena_want_half(self._open(), is_wanted)
+
     def trim(self, max_bytes: int = 2**63) -> int:
         """Give cached memory back to the system; returns how many bytes."""
         return int(lib.daf_arena_trim(self._open(), max_bytes))

@@ -47,6 +47,7 @@ from daf.quant.recompute.layers import ThroughLayers, slots_before
 from daf.quant.recompute.module_rerun import Reruns
 from daf.quant.recompute.recurrent import Layers
 from daf.quant.recompute.rules import handle_of, recipe_of
+from daf.quant.rest import Rest
 from daf.quant.saved.context import Context
 from daf.quant.saved.exceptions import is_saved_by_compiled_graph, why_kept, why_unreadable
 from daf.quant.saved.handles import Awaited, Exact, Handle, Kept, Recomputed, Stored, View
@@ -132,9 +133,11 @@ class Engine:
             (self.pack, self.unpack),
             lambda: int(self.arena.stats()["budget_bytes"]),
             lambda: self.num_stashes,
+            lambda: self._rest.wake(),
             is_asked=bits != "auto" or bool(wish),
         )
         self._hooks = self._inlining.hooks
+        self._rest = Rest(self._hooks, self.scope, self.policy, self.ledger, self._may_rest)
         self._inlined_at = -1
         self._warned: set[str] = set()
         self._undo = contextlib.ExitStack()
@@ -151,7 +154,7 @@ class Engine:
             return self
         self.scope.install(on_root=self._enter_root, on_enter=self._enter_module, on_leave=self._leave_module)
         self._undo.callback(self.scope.remove)
-        self._undo.enter_context(self.monitor.watch_backward(self._begin_backward, self.ledger.settle))
+        self._undo.enter_context(self.monitor.watch_backward(self._begin_backward, self._end_backward))
         self._undo.enter_context(past_hooks())
         self._undo.enter_context(self._through.watching_optimizers())
         self._undo.callback(self._slices.resize, 0)
@@ -160,7 +163,8 @@ class Engine:
         self._hooks.install()
         self._undo.callback(self._hooks.remove)
         if self.is_elastic:
-            self._undo.callback(self.relief.watch(self.arena))
+            self._undo.callback(self.relief.watch(self.arena, self._rest.watch))
+            self._undo.callback(self._rest.stop)
         return self
 
     def remove(self) -> None:
@@ -219,7 +223,7 @@ class Engine:
     def pack(self, tensor: Tensor) -> Handle:
         self.ledger.num_packs += 1
         self.ledger.settle()
-        if not self._hooks.is_installed:
+        if not self._hooks.is_wanted:
             self._hooks.pop()
             return Kept(tensor, self.context, 0)
         self.maybe_begin_step()
@@ -455,7 +459,7 @@ class Engine:
         if self.arena is self.backends.host.arena:
             self.arena = self.policy.arena = self.spot.arena = self.guard.arena = backend.arena
             if self.is_elastic:
-                self._undo.callback(self.relief.watch(backend.arena))
+                self._undo.callback(self.relief.watch(backend.arena, self._rest.watch))
             self.ledger.tell_to(backend.arena.count_saved)
         return backend
 
@@ -500,7 +504,8 @@ class Engine:
         self._new_slots = self._is_pressed = self.relief.is_news = False
         self._seen_nodes.clear()
         try:
-            self.policy.begin_step(self.relief.end_step())
+            self.policy.begin_step(self.relief.end_step(), was_whole=self._rest.was_whole)
+            self._rest.was_whole = True
             if self._inlining.step(is_short=self.policy.is_short):
                 self._inlined_at = self.policy.num_steps
             tight_budget = self.policy.tight_budget()
@@ -527,9 +532,22 @@ class Engine:
         """In the thread that calls it; a device's nodes then run, and unpack, in a thread of the device."""
         self._maybe_begin_plain_step()
         self.scope.note_backward()
-        self._uses.begin_backward()
-        for observer in self._observers:
-            observer.begin_backward(roots)
+        self._rest.begin_backward()
+        if not self._rest.is_on:
+            self._uses.begin_backward()
+            for observer in self._observers:
+                observer.begin_backward(roots)
+
+    def _end_backward(self) -> None:
+        self.ledger.settle()
+        try:
+            self._rest.end_backward()
+        except Exception as error:
+            self._fail("the hooks could not be taken off or put back", error)
+
+    def _may_rest(self) -> bool:
+        can_be_told = hasattr(self.arena, "want_half")
+        return can_be_told and self.is_elastic and not (self.monitor.every or self.spot.is_on) and self.policy.may_rest()
 
     def _see_read(self, view: View, node: Any) -> None:
         self._uses.see(node, view)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from daf.quant.compiled.dynamo import let_transforms_run, stay_out
-from daf.quant.torch_internals import pop_hooks, push_hooks, top_hooks, why_hooks_are_refused
+from daf.quant.torch_internals import current_node, pop_hooks, push_hooks, top_hooks, why_hooks_are_refused
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,31 +40,45 @@ class Hooks:
         self._packs = [pack]  # of all pairs that some thread may have
         self._threads = threading.local()
         self.is_installed = False
+        self.is_wanted = False  # installed, and not resting
         _all_hooks.add(self)
         stay_out(pack, unpack)
 
     def install(self) -> None:
         _watch_fork()
         with _lock:
-            self.is_installed = True
+            self.is_installed = self.is_wanted = True
             _installed.add(self)
             _step_in()
         self.push()
 
     def remove(self) -> None:
         with _lock:
-            self.is_installed = False
+            self.is_installed = self.is_wanted = False
             _installed.discard(self)
         self.pop()
         _maybe_step_out()
 
     def push(self) -> None:
-        """Hook this thread; inside a transform of torch.func, which refuses hooks, the next call outside does."""
-        if getattr(self._threads, "pushed", None) is None and why_hooks_are_refused() is None:
+        """Hook this thread; inside a transform of torch.func, which refuses hooks, or within somebody else's hooks, whose
+        end would take ours off instead of them, the next call outside does."""
+        if getattr(self._threads, "pushed", None) is None and why_hooks_are_refused() is None and not _are_others_on():
             push_hooks(*self._pair)
             pushed = self._threads.pushed = _Pushed()
             with _lock:
                 _pushed.add(pushed)
+
+    def rest(self) -> bool:
+        """Take our hooks off until `wake`: this thread's at once, others' at their next save. False: not ours to do."""
+        self.is_wanted = not (self.is_installed and self.pop())
+        return not self.is_wanted
+
+    def wake(self) -> None:
+        """Hook this thread again, others at their next module call. A backward ends with the hooks it began with, so
+        what is pushed inside one would be lost."""
+        self.is_wanted = self.is_installed
+        if self.is_wanted and current_node() is None:
+            self.push()
 
     def change(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> bool:
         """Use another pair from now on: in this thread at once, if ours is innermost. Others keep theirs, which serves
@@ -107,6 +121,11 @@ def _maybe_step_out() -> None:
             _undo = None
 
 
+def _are_others_on() -> bool:
+    top = top_hooks()
+    return top is not None and not _is_ours(top)
+
+
 def _is_ours(pair: tuple[Any, Any]) -> bool:
     """Removed engines' too: a thread may keep theirs until its next save."""
     return any(hooks._has(pair[0]) for hooks in list(_all_hooks))
@@ -122,4 +141,4 @@ def _watch_fork() -> None:
 def _leave_child_alone() -> None:
     """A forked child (a DataLoader's worker) has the parent's hooks but not its arena: it keeps everything exact."""
     for hooks in list(_installed):
-        hooks.is_installed = False
+        hooks.is_installed = hooks.is_wanted = False

@@ -7,6 +7,7 @@ without it. Written for torch 2.6 and later.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -329,6 +330,12 @@ _tree = _internal(
     "finds the tensors in what a module returns",
     "they are found in tuples, lists and dicts only",
 )
+
+
+def has_compiled() -> bool:
+    """Whether this process has compiled graphs. Not looked up when DAF is imported: torch would import its compiler."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(getattr(utils, "counters", {"frames": True}).get("frames"))
 
 
 def is_compiled(frame: Any) -> bool:

@@ -226,6 +226,7 @@ struct daf_arena {
     void *reclaim_context;
     daf_pressure_fn pressure;
     void *pressure_context;
+    bool wants_half;        /* true until the owner was told that more than half of the budget is live */
     bool spares_planes;     /* true during an attempt that may take cached memory only */
     uint64_t missing_bytes; /* what the last such attempt lacked */
     uint32_t num_asking;    /* requests that wait for a callback */
@@ -327,6 +328,10 @@ bool dafi_evict_one(daf_arena_t *arena, dafi_reason_t reason); /* false: nothing
 typedef daf_status_t (*dafi_attempt_fn)(daf_arena_t *arena, void *request);
 /* Attempt a request for `num_bytes`, with more and more relief. Called with the lock, which is let go of in between. */
 daf_status_t dafi_request(daf_arena_t *arena, dafi_attempt_fn attempt, void *request, uint64_t num_bytes);
+void dafi_tell_half(daf_arena_t *arena);     /* called with the lock, which is let go of in between */
+static inline bool dafi_is_half_live(const daf_arena_t *arena) {
+    return arena->wants_half && arena->tensors.live_bytes + dafi_plane_bytes(arena) > arena->budget_bytes / 2;
+}
 void dafi_relief_orphan(daf_arena_t *arena); /* in a forked child: nobody is asked */
 /* Around every call out of C. False: not now; this thread is in such a call already, or the process ends. */
 bool dafi_call_begin(void);

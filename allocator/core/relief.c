@@ -53,6 +53,19 @@ static bool ask(daf_arena_t *arena, uint64_t missing_bytes) {
     return is_freed;
 }
 
+/* More than half of the budget is live, and the owner wants to hear of that: told once, with nothing missing. */
+void dafi_tell_half(daf_arena_t *arena) {
+    daf_pressure_fn pressure = arena->pressure;
+    void *context = arena->pressure_context;
+    if (!pressure || depth > 0) return;
+    arena->wants_half = false;
+    arena->num_asking++;
+    dafi_unlock(arena);
+    call(pressure, context, 0);
+    dafi_lock(arena);
+    arena->num_asking--;
+}
+
 static daf_status_t attempt_without_planes(daf_arena_t *arena, dafi_attempt_fn attempt, void *request,
                                            uint64_t num_bytes) {
     arena->spares_planes = true;
@@ -90,6 +103,12 @@ void daf_arena_set_pressure(daf_arena_t *arena, daf_pressure_fn pressure, void *
     dafi_unlock(arena);
 }
 
+void daf_arena_want_half(daf_arena_t *arena, int is_wanted) {
+    dafi_lock(arena);
+    arena->wants_half = is_wanted != 0;
+    dafi_unlock(arena);
+}
+
 void daf_pressure_stop(void) {
     uint64_t until_ns = dafi_monotonic_ns() + STOP_SECONDS * 1000000000u;
     atomic_store(&is_stopped, true);
@@ -98,6 +117,6 @@ void daf_pressure_stop(void) {
 
 void dafi_relief_orphan(daf_arena_t *arena) {
     arena->pressure = NULL;
-    arena->spares_planes = false;
+    arena->wants_half = arena->spares_planes = false;
     atomic_store(&num_asking, (int64_t)depth);
 }

@@ -21,14 +21,21 @@ OwnHooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
 class Inlining:
-    """`budget_bytes` asks for the budget, `num_stashes` how many tensors graphs have stashed so far."""
+    """`budget_bytes` asks for the budget, `num_stashes` how many tensors graphs have stashed so far; `wake` puts hooks
+    back that were taken off for some steps."""
 
     def __init__(
-        self, own: OwnHooks, budget_bytes: Callable[[], int], num_stashes: Callable[[], int], *, is_asked: bool
+        self,
+        own: OwnHooks,
+        budget_bytes: Callable[[], int],
+        num_stashes: Callable[[], int],
+        wake: Callable[[], None],
+        *,
+        is_asked: bool,
     ) -> None:
         self.hooks = Hooks(*(pair().hooks if is_asked else own))
         self.is_complete = is_asked
-        self._budget_bytes, self._num_stashes = budget_bytes, num_stashes
+        self._budget_bytes, self._num_stashes, self._wake = budget_bytes, num_stashes, wake
         self._of_budget: Pair | None = None
 
     def watched(self) -> AbstractContextManager[None]:
@@ -51,6 +58,7 @@ class Inlining:
         return True
 
     def _before_compiling(self) -> None:
+        self._wake()
         if not self.is_complete and self._of_budget is None:
             of_budget = budget_pair(self._budget_bytes())
             if self.hooks.change(*of_budget.hooks):

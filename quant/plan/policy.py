@@ -38,6 +38,8 @@ NUM_SHORT = 2  # steps in a row that must run short before all are planned: one 
 RATIO_SHARE = 0.99  # of the bytes that a ratio allows; the rest is for the ends of pages
 ENOUGH_BYTES = 256 << 10  # what a ratio leaves to the smallest model: less helps nobody, and costs it its gradient
 ROOMY_SHARE = 0.8
+REST_SHARE = 0.4  # of the budget: steps that stay below need not be seen; at half of it they are again
+SEEN_STEPS = 4  # before any that is not: readers are known, and the optimizer has its state
 SPARED = 4  # of the largest saved tensors: what a memory-saving step does without (ResNet-18: three)
 MIX_CHANGE = 0.1
 MIX_REST = 7  # steps between two samples that a change of the mix calls for: batches of all lengths are one mix
@@ -104,20 +106,17 @@ class Policy:
 
     # -- the step clock
 
-    def begin_step(self, relief: Step = _NO_RELIEF) -> None:
-        now = self._clock()
-        if self._is_in_step:
-            self.arena.step(now - self._began)
-            self._longest_seconds = max(self._longest_seconds, now - self._began)
-        self._began = now
-        self._is_in_step = True
+    def begin_step(self, relief: Step = _NO_RELIEF, *, was_whole: bool = True) -> None:
+        """`was_whole`: the step before was seen from its beginning. Nothing is learned from others."""
+        self._tick(self._clock())
         self._ledger.begin_step()
         was_sampled, self.probe.is_on = self.probe.is_on, False
-        if self.num_steps and self._wish is not None:
+        has_news = was_whole and self.num_steps > 0 and self._wish is not None
+        if has_news:
             self._look(relief)
         if was_sampled:
             self._learn()
-        if self.num_steps and self._wish is not None:
+        if has_news and self._wish is not None:
             self._decide(self._wish, was_sampled=was_sampled)
         if self.num_steps % SHOW_EVERY == 0:
             self._publish_changes()
@@ -125,6 +124,30 @@ class Policy:
         if self._is_sample_due():
             self._sampled_at = self.num_steps
             self.probe.start()
+
+    def begin_unseen_step(self, began: float) -> None:
+        """A step of which no save is seen began then (rest.py)."""
+        self._tick(began)
+        self.num_steps += 1
+
+    def _tick(self, now: float) -> None:
+        if self._is_in_step:
+            self.arena.step(now - self._began)
+            self._longest_seconds = max(self._longest_seconds, now - self._began)
+        self._began = now
+        self._is_in_step = True
+
+    def may_rest(self) -> bool:
+        """Whether steps need not be seen: all is kept exact, and stays far below the budget. With a ratio, that is so
+        where what it leaves to the smallest model is enough for all."""
+        wish, raw_bytes = self._wish, max(self._ledger.step_raw_bytes, self._ledger.seen_bytes)
+        if wish is None or wish.max_error or self._num_short or self.num_steps < SEEN_STEPS:
+            return False
+        if self.is_short and not (wish and raw_bytes <= ENOUGH_BYTES):
+            return False
+        stats = self.arena.stats()
+        live_bytes = max(stats["last_step_live_bytes"], stats["step_peak_live_bytes"], raw_bytes)
+        return live_bytes <= REST_SHARE * stats["budget_bytes"] and not stats["pressure_calls_total"]
 
     def end_last_step(self) -> None:
         """Count the step that no other follows.

@@ -35,6 +35,7 @@ FLOAT_SHARE = 64  # of the budget: pages held back, so that there is room to enc
 LOW_SHARE = 12  # of the budget: the room from which on they are,
 NUM_LARGEST = 4  # or the room for so many more of the largest tensor kept so far
 LOOK_SHARE = 8  # of the room: what may be kept until the next look at how much is left
+Callback = Callable[[int], bool]
 WAIT_SECONDS = 10.0  # for another thread that is encoding: longer than encoding all that is kept
 
 
@@ -73,13 +74,14 @@ class Relief:
         self._other_bytes = 0
         self._arena: Any = None
 
-    def watch(self, arena: Any) -> Callable[[], None]:
-        """Be asked by `arena`; returns what ends that. An arena that cannot ask has nothing to be ended."""
+    def watch(self, arena: Any, around: Callable[[Callback], Callback] = lambda ask: ask) -> Callable[[], None]:
+        """Be asked by `arena`, by way of `around`; returns what ends that. An arena that cannot ask has nothing to be
+        ended."""
         set_pressure = getattr(arena, "set_pressure", None)
         if set_pressure is None:
             return lambda: None
         self._arena = arena
-        set_pressure(self.__call__)
+        set_pressure(around(self.__call__))
         return lambda: _end(set_pressure)
 
     def register(self, exact: Exact, layout: Layout, backend: Backend) -> None:

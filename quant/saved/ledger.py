@@ -189,6 +189,11 @@ class Ledger:
         self._step_peak_bytes = self.raw_bytes
         self._step_kept_bytes = self._step_fixed_bytes = 0
 
+    @property
+    def seen_bytes(self) -> int:
+        """The most that plain training held of the saves of the step that goes on, so far."""
+        return self._step_peak_bytes + self._step_kept_bytes
+
     def keep(self, reason: str, num_bytes: int, *, is_planned: bool = False) -> None:
         """is_planned: as it is for now, because a plan says so."""
         self.passed[reason] += 1

@@ -48,6 +48,7 @@ class _ThreadFrames(threading.local):
         self.stack: list[Frame] = [Frame("", None)]
         self.num_calls: dict[str, int] = {}
         self.is_after_unpack = True
+        self.epoch = 0
 
 
 class Scope:
@@ -63,6 +64,7 @@ class Scope:
         self._roots: dict[str, list[weakref.ref[torch.nn.Module]]] = {}
         self._num_paths_to_clean = MAX_PATHS
         self._handles: list[Any] = []
+        self._epoch = 0  # frames of an earlier one were left without notice
 
     def install(
         self,
@@ -77,15 +79,24 @@ class Scope:
         stay_out(self._enter, self._leave)
         warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
         self._filter = warnings.filters[0]
+        self.wake()
+
+    def wake(self) -> None:
+        """Follows module calls from now on; those under way are not known."""
+        self._epoch += 1
         self._handles = [
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave, always_call=True),
         ]
 
-    def remove(self) -> None:
+    def rest(self) -> None:
+        """Follows no calls until `wake`."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def remove(self) -> None:
+        self.rest()
         with contextlib.suppress(ValueError):  # the user reset all filters since
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
 
@@ -128,16 +139,20 @@ class Scope:
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        stack = self._threads.stack
+        threads = self._threads
+        stack = threads.stack
+        if threads.epoch != self._epoch:
+            threads.epoch = self._epoch
+            del stack[1:]
         if len(stack) == 1:
-            self._threads.num_calls.clear()
+            threads.num_calls.clear()
             self._on_root(module)
         known = self._paths.get(id(module))
         if known is None or known[0]() is not module:
             path = self._name(module, stack[-1])
         else:
             path = known[1]
-        num_calls = self._threads.num_calls
+        num_calls = threads.num_calls
         number = num_calls[path] = num_calls.get(path, 0) + 1
         frame = Frame(path if number == 1 else f"{path}@{number}", module)
         frame.call = self._on_enter(module, args)
