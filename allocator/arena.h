@@ -89,7 +89,8 @@ uint64_t daf_arena_block_bytes(daf_arena_t *arena, const void *block); /* usable
 void daf_arena_set_reclaim(daf_arena_t *arena, daf_reclaim_fn reclaim, void *context);
 /* NULL: nobody. A callback that has begun may still be running when this returns. A forked child has none. */
 void daf_arena_set_pressure(daf_arena_t *arena, daf_pressure_fn pressure, void *context);
-/* Call it once more, with 0 missing bytes, as soon as a tensor makes more than half of the budget live; 0: no longer. */
+/* Call it once more, with 0 missing bytes, as soon as a tensor makes more than half of the budget live; 0: no longer.
+ */
 void daf_arena_want_half(daf_arena_t *arena, int is_wanted);
 /* No callback of any arena begins from now on; waits some seconds for those that run in other threads. For the end of
  * the process. */

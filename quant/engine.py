@@ -547,7 +547,9 @@ class Engine:
 
     def _may_rest(self) -> bool:
         can_be_told = hasattr(self.arena, "want_half")
-        return can_be_told and self.is_elastic and not (self.monitor.every or self.spot.is_on) and self.policy.may_rest()
+        return (
+            can_be_told and self.is_elastic and not (self.monitor.every or self.spot.is_on) and self.policy.may_rest()
+        )
 
     def _see_read(self, view: View, node: Any) -> None:
         self._uses.see(node, view)

@@ -328,7 +328,7 @@ bool dafi_evict_one(daf_arena_t *arena, dafi_reason_t reason); /* false: nothing
 typedef daf_status_t (*dafi_attempt_fn)(daf_arena_t *arena, void *request);
 /* Attempt a request for `num_bytes`, with more and more relief. Called with the lock, which is let go of in between. */
 daf_status_t dafi_request(daf_arena_t *arena, dafi_attempt_fn attempt, void *request, uint64_t num_bytes);
-void dafi_tell_half(daf_arena_t *arena);     /* called with the lock, which is let go of in between */
+void dafi_tell_half(daf_arena_t *arena); /* called with the lock, which is let go of in between */
 static inline bool dafi_is_half_live(const daf_arena_t *arena) {
     return arena->wants_half && arena->tensors.live_bytes + dafi_plane_bytes(arena) > arena->budget_bytes / 2;
 }

@@ -89,7 +89,7 @@ def test_hooks_are_back_in_the_step_that_fills_half_of_the_budget(model):
         assert top_hooks() is not None, "a run that grew once is watched for a while"
 
 
-def test_a_step_that_grows_past_the_budget_is_compressed_late(model):
+def test_a_step_that_grows_past_the_budget_is_compressed_late():
     """The hooks come back at half of the budget; what is saved from then on makes room."""
     deep = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(24)))
     with daf.Session(budget="48MiB") as session:
