@@ -133,7 +133,7 @@ class Engine:
             (self.pack, self.unpack),
             lambda: int(self.arena.stats()["budget_bytes"]),
             lambda: self.num_stashes,
-            lambda: self._rest.wake(),
+            self._wake,
             is_asked=bits != "auto" or bool(wish),
         )
         self._hooks = self._inlining.hooks
@@ -546,10 +546,11 @@ class Engine:
             self._fail("the hooks could not be taken off or put back", error)
 
     def _may_rest(self) -> bool:
-        can_be_told = hasattr(self.arena, "want_half")
-        return (
-            can_be_told and self.is_elastic and not (self.monitor.every or self.spot.is_on) and self.policy.may_rest()
-        )
+        is_watched = self.monitor.every > 0 or self.spot.is_on
+        return self.is_elastic and not is_watched and hasattr(self.arena, "want_half") and self.policy.may_rest()
+
+    def _wake(self) -> None:
+        self._rest.wake()
 
     def _see_read(self, view: View, node: Any) -> None:
         self._uses.see(node, view)

@@ -60,8 +60,8 @@ class Hooks:
         _maybe_step_out()
 
     def push(self) -> None:
-        """Hook this thread; inside a transform of torch.func, which refuses hooks, or within somebody else's hooks, whose
-        end would take ours off instead of them, the next call outside does."""
+        """Hook this thread; inside a transform of torch.func, which refuses hooks, or within somebody else's hooks,
+        whose end would take ours off instead of them, the next call outside does."""
         if getattr(self._threads, "pushed", None) is None and why_hooks_are_refused() is None and not _are_others_on():
             push_hooks(*self._pair)
             pushed = self._threads.pushed = _Pushed()

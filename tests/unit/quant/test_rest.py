@@ -1,4 +1,4 @@
-"""Steps without hooks where all fits with room to spare: when they begin, what is shown, and what brings the hooks back."""
+"""Steps without hooks where all fits with room to spare: when they begin, what is shown, what brings the hooks back."""
 
 from __future__ import annotations
 
