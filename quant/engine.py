@@ -38,7 +38,7 @@ from daf.quant.patches.slices import Slices
 from daf.quant.plan.guard import Guard
 from daf.quant.plan.menu import Kind
 from daf.quant.plan.policy import Policy, Wish
-from daf.quant.plan.readers import find_readers
+from daf.quant.plan.readers import SeenNodes, find_readers
 from daf.quant.plan.relief import Relief
 from daf.quant.recompute import attention
 from daf.quant.recompute.batchnorm_relu import NormInputs
@@ -126,7 +126,7 @@ class Engine:
         self.relief = Relief(self.encoder, self.ledger)
         self._new_slots = True  # whose readers no backward has shown yet
         self._is_pressed = False  # memory ran short in this step
-        self._seen_nodes: set[int] = set()
+        self._seen_nodes = SeenNodes()
         self._slices = Slices()
         self._compiled = CompiledStore(self, self._fail)
         self._inlining = Inlining(
@@ -337,6 +337,7 @@ class Engine:
             return self._keep(tensor, "small")
         num_bytes = save.layout.numel * tensor.element_size()
         exact = Exact(tensor, slot, num_bytes, is_relu=is_relu_like(tensor, slot))
+        slot.facts.is_constant = is_constant(tensor)
         self._new_slots = self._new_slots or not slot.facts.is_read
         slot.seen.raw_bytes = slot.seen.stored_bytes = exact.raw_bytes
         slot.seen.num_saves += 1
@@ -344,6 +345,8 @@ class Engine:
             self._sample(save, slot)
         view = self._enter(save, exact)
         self.relief.register(exact, save.layout, save.backend)
+        if self.relief.is_filling and self.policy.is_first_step:
+            self._reruns.is_on = self.may_recompute  # nobody knows yet whether the rest of the step fits
         return view
 
     def _sample(self, save: Save, slot: Slot) -> None:
@@ -502,7 +505,7 @@ class Engine:
         self._step_began = now
         self._is_paused = self.arena.paused
         self._new_slots = self._is_pressed = self.relief.is_news = False
-        self._seen_nodes.clear()
+        self._seen_nodes.numbers.clear()
         try:
             self.policy.begin_step(self.relief.end_step(), was_whole=self._rest.was_whole)
             self._rest.was_whole = True
@@ -512,6 +515,8 @@ class Engine:
             self.context.decoded.has_room = not tight_budget
             self._slices.resize(tight_budget // SLICES if self.may_recompute else 0)
             self._reruns.is_on = self.may_recompute and self.policy.may_recompute
+            if self.policy.expects_pressure:
+                self._save_memory()
             self.encoder.is_sampling = self.policy.probe.is_on
             self.monitor.begin_step(self.policy.num_steps)
             self.guard.begin_step(self.policy.num_steps)
@@ -575,11 +580,11 @@ class Engine:
     def _leave_module(self, frame: Frame, args: tuple[Any, ...], output: object) -> None:
         assert frame.module is not None
         try:
-            if self.is_elastic and self._new_slots:
-                find_readers(output, frame.first_number, self._seen_nodes)
             for observer in self._observers:
                 if observer.is_on:
                     observer.leave_module(frame, frame.module, args, output)
+            if self.is_elastic and self._new_slots:
+                find_readers(output, self._seen_nodes.numbers)
         except (DafOutOfMemoryError, torch.OutOfMemoryError):
             self.ledger.num_failures += 1
         except Exception as error:

@@ -75,30 +75,31 @@ class Encoder:
     def _measure_some(self, tensor: Tensor, layout: Layout, slot: Slot, backend: Backend) -> None:
         if tensor.dtype not in LOSSY:
             return
-        is_relu = is_relu_like(tensor, slot)
-        if not layout.is_dense:
-            tensor = (
-                tensor.detach()
-                .new_empty_strided(layout.core_shape, layout.core_strides)
-                .copy_(tensor.detach().as_strided(layout.core_shape, layout.strides))
-            )
-        slot.facts.is_finite = slot.facts.is_finite and is_finite(tensor)
-        slot.facts.curves = self._curves(tensor.detach(), layout, backend, is_relu)
+        source = _dense(tensor, layout)
+        slot.facts.is_finite = slot.facts.is_finite and is_finite(source)
+        slot.facts.curves = self._curves(source, layout, backend, is_relu_like(tensor, slot))
 
     def compress_late(self, exact: Exact, layout: Layout, backend: Backend) -> Compressed | None:
         """Encodes what was kept exact, at a width that leaves the arena planes to drop. The caller says what may be."""
         tensor, slot = exact.tensor, exact.slot
-        if tensor is None or tensor._version != exact.version or not is_finite(tensor):
+        if tensor is None or tensor._version != exact.version:
             return None
-        spec = self._late_spec(exact, layout)
+        source = _dense(tensor, layout)
+        spec = self._late_spec(exact, layout, source, backend)
+        if spec.codec not in EXACT and not is_finite(source):
+            return None
         plan = self._make_plan(slot, tensor.dtype, layout, backend, spec)
         if plan is None:
             return None
-        stored = self._write(tensor, plan, slot, _INLINE, None)
-        stored.fingerprint = fingerprint(tensor) if slot.facts.is_constant else None
+        stored = self._write(source, plan, slot, _INLINE, None)
+        stored.fingerprint = fingerprint(source) if slot.facts.is_constant else None
         return stored
 
-    def _late_spec(self, exact: Exact, layout: Layout) -> Spec:
+    def _late_spec(self, exact: Exact, layout: Layout, source: Tensor, backend: Backend) -> Spec:
+        if exact.dtype is torch.bool or exact.dtype in INTEGERS:
+            return BOOL if exact.dtype is torch.bool else Spec("int", backend.num_int_bits(source))
+        if is_late_mask(exact, layout):
+            return MASK
         if exact.is_relu:
             return Spec("support", LATE_SUPPORT_WIDTH)
         if exact.slot.plan.planned is not None and exact.slot.plan.planned.codec not in EXACT:
@@ -106,12 +107,7 @@ class Encoder:
         return Spec("minmax", LATE_WIDTH, "column" if has_columns(layout) else "run")
 
     def encode(self, tensor: Tensor, layout: Layout, slot: Slot, backend: Backend) -> Compressed | None:
-        source, dtype = tensor.detach(), tensor.dtype
-        if layout.is_expanded:
-            source = source.as_strided(layout.core_shape, layout.strides)
-        if not layout.is_dense:
-            # A slice is gathered first: coding it alone lets go of the whole that it was cut from.
-            source = source.new_empty_strided(layout.core_shape, layout.core_strides).copy_(source)
+        source, dtype = _dense(tensor, layout), tensor.dtype
         doubt = None
         if dtype.is_floating_point:
             if slot.facts.is_mask is not False and is_constant(tensor) and dtype is not torch.float64:
@@ -214,6 +210,27 @@ class Encoder:
             for candidate in candidates(layout, is_relu, self.chooser.is_stochastic)
         ]
         return [curve for curve in curves if len(curve.errors) > curve.min_bits]
+
+
+def is_late_mask(exact: Exact, layout: Layout) -> bool:
+    """Whether a content that was kept exact looks like a mask, dropout's say. The codec looks at all of it."""
+    facts, tensor = exact.slot.facts, exact.tensor
+    if not facts.is_constant or facts.is_mask is False or exact.dtype not in LOSSY or not layout.is_dense:
+        return False
+    if facts.is_mask is None and (tensor is None or not looks_like_mask(tensor)):
+        facts.is_mask = False
+    return facts.is_mask is not False
+
+
+def _dense(tensor: Tensor, layout: Layout) -> Tensor:
+    """The distinct elements without gaps. A slice is gathered: coding it alone lets go of the whole that it was cut
+    from."""
+    source = tensor.detach()
+    if layout.is_expanded:
+        source = source.as_strided(layout.core_shape, layout.strides, source.storage_offset())
+    if layout.is_dense:
+        return source
+    return source.new_empty_strided(layout.core_shape, layout.core_strides).copy_(source)
 
 
 def _curve(candidate: Candidate, source: Tensor, layout: Layout, backend: Backend) -> Curve:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 SAMPLED_ROWS = 64
 STRETCH = 1024  # elements
 NUM_STRETCHES = 128
+ALIKE = 4.0  # neighbours in a picture are alike, so that fewer of a layer's inputs count (ResNet-18: 3 to 5)
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Layer:
     input_energy: float
     rows: float
     grad_energy: float = 0.0
+    fan_in: float = 1.0
 
     @property
     def noise_energy(self) -> float:
@@ -67,18 +69,36 @@ class Layer:
 
 @dataclass(slots=True)
 class BatchNorm:
-    """One call of a batch norm. Noise in its input passes only through the term x^ * mean(g x^).
+    """One call of a batch norm. Its weight's gradient is the sum of g x^, so noise d in x^ makes sum(g d) in it, as in
+    a layer's. Down the backward go d * mean(g x^) and x^ * mean(g d). The latter lies along x^, which is a sum of what
+    the layer before has read: in that layer's weight it adds up over the rows, where other noise averages out.
 
-    flow is twice the energy of that term over the energy of g.
+    fan_in  of the layer before: that many numbers x is a sum of
     """
 
     rows: float
+    fan_in: float
     grad_energy: float = 0.0
     product_energy: float = 0.0
 
     @property
     def flow(self) -> float:
-        return 2.0 * self.product_energy / self.rows / self.grad_energy if self.grad_energy else 0.0
+        """The energy of both terms over that of g, per relative energy of noise."""
+        return (self._product + 1.0 + self._sum) / self.rows
+
+    @property
+    def flow_recomputed(self) -> float:
+        """The same where x is recomputed from a ReLU's output: noise is only where g is zero, so d * mean(g x^) is all,
+        but it goes along with x^ itself."""
+        return self._product * (1.0 + self._sum) / self.rows
+
+    @property
+    def _product(self) -> float:
+        return self.product_energy / self.grad_energy if self.grad_energy else 0.0
+
+    @property
+    def _sum(self) -> float:
+        return ALIKE * self.rows / self.fan_in
 
 
 @dataclass(slots=True)
@@ -166,7 +186,8 @@ class Probe(Observer):
 
     def _see_batch_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
         """The weight's gradient is the sum of g x^ over each channel."""
-        norm = self.batch_norms[path] = BatchNorm(x.numel() / x.shape[1])
+        before = next(reversed(self.layers.values()), None)
+        norm = self.batch_norms[path] = BatchNorm(x.numel() / x.shape[1], 1.0 if before is None else before.fan_in)
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
             norm.grad_energy = _grads_energy(grads)
@@ -184,7 +205,7 @@ class Probe(Observer):
         is_convolution = weight.dim() > 2
         taps = weight[0, 0].numel() if is_convolution else 1
         channels = x.shape[1] if is_convolution else x.shape[-1]
-        layer = Layer(path, self.clock, energy_of(x), x.numel() / channels / taps)
+        layer = Layer(path, self.clock, energy_of(x), x.numel() / channels / taps, fan_in=weight[0].numel())
         self.layers[path] = layer
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
@@ -263,15 +284,28 @@ class Probe(Observer):
     def _score(self, slot: Slot, layers: list[Layer]) -> float:
         sample = self.slots[slot.id]
         into_weights = sum(self.layers[path].noise_energy for path in slot.facts.readers if path in self.layers)
+        if norm := self._norm_of(slot):
+            into_weights += norm.grad_energy
         flow = sum(self._flow(slot, op) for op in slot.facts.ops)
-        if not flow:
-            return into_weights
-        arriving = (
+        return into_weights + (flow * self._arriving(sample, layers) if flow else 0.0)
+
+    def score_recomputed(self, slot: Slot) -> float:
+        """The same of a batch norm's input that is recomputed from a ReLU's output."""
+        norm, sample = self._norm_of(slot), self.slots[slot.id]
+        if norm is None:
+            return slot.facts.importance
+        return norm.flow_recomputed * sample.grad_energy * self._arriving(sample, list(self.layers.values()))
+
+    def _norm_of(self, slot: Slot) -> BatchNorm | None:
+        return None if slot.facts.ops.isdisjoint(BATCH_NORMS) else self.batch_norms.get(slot.path)
+
+    def _arriving(self, sample: SlotSample, layers: list[Layer]) -> float:
+        """What the weights of all layers before make of noise in the gradient that flows on, by its energy."""
+        return sum(
             layer.input_energy / layer.rows * self._reach(sample, layer)
             for layer in layers
             if layer.clock < sample.clock
         )
-        return into_weights + flow * sum(arriving)
 
     def _reach(self, sample: SlotSample, layer: Layer) -> float:
         """How much of the noise at a slot is left at a layer before it."""

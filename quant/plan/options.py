@@ -49,7 +49,8 @@ def menu_of(
     if facts.is_made_to_fit:
         return options
     if facts.can_recompute:
-        seconds, error = speeds.of(None, raw_bytes), importance * RECOMPUTE_ERROR
+        seconds = speeds.of(None, raw_bytes)
+        error = num_saves * facts.importance_recomputed / gradient_energy * RECOMPUTE_ERROR
         options.append(Option(Kind.RECOMPUTE, 0, error, seconds, noise=RECOMPUTE_ERROR))
     for curve in facts.curves:
         for bits in range(LOGARITHM_WIDTH if is_logarithm(slot) else curve.min_bits, len(curve.errors)):

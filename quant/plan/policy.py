@@ -92,6 +92,7 @@ class Policy:
         self._is_in_step = False
         self._room = Room()
         self._num_short = 0
+        self._has_fitted = False  # some step, with all exact
         self._short_since = 0
         self._is_saving = False
         self._planned_raw_bytes = 0
@@ -165,6 +166,16 @@ class Policy:
         """Whether modules may be run again instead of storing what they save."""
         return self._wish is None or self.is_short
 
+    @property
+    def is_first_step(self) -> bool:
+        return self.num_steps <= 1
+
+    @property
+    def expects_pressure(self) -> bool:
+        """Whether the step that begins is to recompute what it can from its start, though nothing is planned yet. Not
+        after a single step that ran short: the batch may have been longer than all others."""
+        return not self.is_short and self._num_short >= (NUM_SHORT if self._has_fitted else 1)
+
     def tight_budget(self) -> int:
         """The budget in bytes if the step that begins must save memory, 0 where there is room."""
         if self._wish is not None:
@@ -211,6 +222,7 @@ class Policy:
             text = f"memory ran short: {relief.num_compressed} tensors were compressed that had been kept exact"
             self.arena.event("plan", value=float(relief.num_compressed), text=text)
         self._num_short = self._num_short + 1 if was_short else 0
+        self._has_fitted = self._has_fitted or not (was_short or self.is_short)
         other_bytes = int(stats.get("last_step_live_bytes", 0)) - self._ledger.last_slot_bytes
         is_saving = self._is_saving or was_short
         self._room.look(int(stats["budget_bytes"]), max(other_bytes, relief.other_bytes), is_saving=is_saving)
@@ -223,6 +235,7 @@ class Policy:
         for slot in slots:
             if math.isfinite(scores[slot.id]):  # else an overflow: what was known before stays
                 slot.facts.importance = scores[slot.id]
+                slot.facts.importance_recomputed = self.probe.score_recomputed(slot)
         self._planned_raw_bytes = self._ledger.step_raw_bytes
         for slot in self._table:
             if slot.seen.num_saves:  # else its tensors were never a slot's

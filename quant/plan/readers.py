@@ -1,12 +1,13 @@
 """Who reads a slot, and whether they bear noise.
 
 Readers are known for sure once a backward has asked for the content. Before the first backward they are found in the
-graph: when a module call ends, the nodes made in it are looked through for handles of ours. A content of which some
-save was not found that way (an op that is still running, a Function written in Python) is left exact.
+graph: when a module call ends, the nodes behind its output that were not met yet are looked through for our handles.
+A content of which some save was not found that way (an op that still runs, a Function written in Python) is left exact.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +61,16 @@ def is_recomputable(slot: Slot) -> bool:
     return is_logarithm(slot) and slot.facts.is_through_layers and bool(slot.facts.sources)
 
 
-def find_readers(output: object, first_number: int, seen: set[int]) -> None:
-    """Notes the readers among the nodes behind `output` that were made since `first_number`, but for those `seen`."""
-    for node in _nodes(output, first_number):
-        number = number_of(node)
-        if number in seen:
-            continue
-        seen.add(number)
+class SeenNodes(threading.local):
+    """Numbers of the nodes that were looked through in this step: each thread numbers its own."""
+
+    def __init__(self) -> None:
+        self.numbers: set[int] = set()
+
+
+def find_readers(output: object, seen: set[int]) -> None:
+    """Notes the readers among the nodes behind `output`, but for those `seen` and what lies behind these."""
+    for node in _nodes(output, seen):
         op = node.name()
         for name in _saved_names(node, op):
             handle = handle_of(node, name)
@@ -74,13 +78,14 @@ def find_readers(output: object, first_number: int, seen: set[int]) -> None:
                 handle.stored.find(AS_OP if handle.is_consistent else op)
 
 
-def _nodes(output: object, first_number: int) -> Iterator[Any]:
+def _nodes(output: object, seen: set[int]) -> Iterator[Any]:
     waiting = [leaf.grad_fn for leaf in leaves_of(output) if isinstance(leaf, Tensor)]
-    met: set[Any] = set()
-    while waiting and len(met) < MAX_NODES:
+    left = MAX_NODES
+    while waiting and left:
         node = waiting.pop()
-        if node is not None and node not in met and number_of(node) >= first_number:
-            met.add(node)
+        if node is not None and (number := number_of(node)) not in seen:
+            seen.add(number)
+            left -= 1
             yield node
             waiting.extend(before for before, _ in node.next_functions)
 

@@ -18,8 +18,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from daf.errors import DafError
 from daf.quant.encode.choice import LOSSY
+from daf.quant.encode.encoder import INTEGERS, is_late_mask
 from daf.quant.ops import ATTENTION
 from daf.quant.plan.readers import is_logarithm, may_compress
 from daf.quant.torch_internals import storage_use_count
@@ -58,10 +61,15 @@ class Step:
 
 
 class Relief:
-    """Holds weakly all that is kept exact, and encodes it when asked. `is_news`: it was asked since the last look."""
+    """Holds weakly all that is kept exact, and encodes it when asked.
+
+    is_news     it was asked since the last look
+    is_filling  half of the budget is used
+    """
 
     def __init__(self, encoder: Encoder, ledger: Ledger) -> None:
         self.is_news = False
+        self.is_filling = False
         self._encoder = encoder
         self._entries: list[Entry] = []
         self._lock = threading.Lock()
@@ -95,9 +103,13 @@ class Relief:
         """Encoding needs pages before it frees any: some are reserved as soon as memory gets short."""
         budget_bytes, room = int(arena.stats()["budget_bytes"]), _room(arena)
         self._until_look = room // LOOK_SHARE
+        self.is_filling = room < budget_bytes // 2
         if self._float is None and room < max(budget_bytes // LOW_SHARE, NUM_LARGEST * self._largest_bytes):
-            with contextlib.suppress(DafError):
-                self._float = arena.reserve(arena.stash_spec((budget_bytes // FLOAT_SHARE,), (0.0,)))
+            self._reserve(arena, budget_bytes // FLOAT_SHARE)
+
+    def _reserve(self, arena: Any, num_bytes: int) -> None:
+        with contextlib.suppress(DafError):
+            self._float = arena.reserve(arena.stash_spec((num_bytes,), (0.0,)))
 
     def _let_go(self) -> None:
         held, self._float = self._float, None
@@ -121,7 +133,11 @@ class Relief:
             self._let_go()
             self._ledger.settle()
             self._look(missing_bytes)
-            return self._free(missing_bytes) > 0
+            reserve_bytes = int(self._arena.stats()["budget_bytes"]) // FLOAT_SHARE
+            freed = self._free(missing_bytes + reserve_bytes)
+            if freed >= missing_bytes + reserve_bytes:
+                self._reserve(self._arena, reserve_bytes)  # for the next time
+            return freed > 0
         finally:
             self._lock.release()
 
@@ -202,23 +218,35 @@ def _groups(entries: Iterable[Entry]) -> list[list[Entry]]:
 
 def _is_allowed(entry: Entry) -> bool:
     exact = entry.exact()
-    if exact is None or exact.dtype not in LOSSY or not entry.layout.is_dense or entry.layout.is_expanded:
+    if exact is None:
         return False
+    if _is_lossless(entry, exact):
+        return True
     facts = exact.slot.facts
-    if not facts.is_read and exact.num_found < exact.num_saves:
+    if exact.dtype not in LOSSY or (not facts.is_read and exact.num_found < exact.num_saves):
         return False
     if not facts.ops.isdisjoint(ATTENTION) and not exact.is_consistent:
         return False
     return may_compress(exact.slot) or is_logarithm(exact.slot)
 
 
-def _in_order(groups: list[list[Entry]]) -> list[list[Entry]]:
-    """Least important per byte first, logarithms last; what was saved first of equals: it is needed last."""
+def _is_lossless(entry: Entry, exact: Exact) -> bool:
+    """Whether what it holds, a mask or integers, comes back as it is, whoever reads it."""
+    with contextlib.suppress(RuntimeError):  # a look at it takes memory too
+        return exact.dtype is torch.bool or exact.dtype in INTEGERS or is_late_mask(exact, entry.layout)
+    return False
 
-    def importance(group: list[Entry]) -> tuple[bool, float]:
-        found = [exact for entry in group if (exact := entry.exact()) is not None]
+
+def _in_order(groups: list[list[Entry]]) -> list[list[Entry]]:
+    """What loses nothing first, then the least important per byte, logarithms last; what was saved first of equals: it
+    is needed last."""
+
+    def importance(group: list[Entry]) -> tuple[bool, bool, float]:
+        pairs = [(entry, exact) for entry in group if (exact := entry.exact()) is not None]
+        found = [exact for _, exact in pairs]
         num_bytes = sum(exact.raw_bytes for exact in found) or 1
         has_logarithm = any(is_logarithm(exact.slot) for exact in found)
-        return has_logarithm, sum(exact.slot.facts.importance for exact in found) / num_bytes
+        is_lossy = not all(_is_lossless(entry, exact) for entry, exact in pairs)
+        return is_lossy, has_logarithm, sum(exact.slot.facts.importance for exact in found) / num_bytes
 
     return sorted(groups, key=importance)

@@ -61,6 +61,7 @@ class Facts:
     partners       ids of the slots whose gradient noise here gets into; empty: its own
     curves         of each codec that suits the slot, from the last sampled step
     importance     expected gradient error per unit of relative error here
+    importance_recomputed  the same of the error that recomputing it from a ReLU's output makes
     is_trusted     what its compression does to gradients was not found to be too much (plan/guard.py)
     is_known       the integers met so far fit the spec: on a device the next are taken to (unconfirmed.py)
     is_mask        holds zeros and one other value, as dropout's noise does; None until the first save is looked at
@@ -84,6 +85,7 @@ class Facts:
     partners: tuple[int, ...] = ()
     curves: list[Curve] = field(default_factory=list)
     importance: float = 0.0
+    importance_recomputed: float = 0.0
     is_trusted: bool = True
     is_known: bool = False
     is_mask: bool | None = None
