@@ -43,14 +43,15 @@ MODELS: list[Callable[[], nn.Module]] = [perceptron, encoder, Images]
 
 
 def train(make: Callable[[], nn.Module], rows: Sequence[int]) -> list[list[Tensor]]:
-    """The gradients of each step; weights stand still, so that steps of two runs can be compared."""
+    """The gradients of each step, outside of torch's memory; weights stand still, so that two runs can be compared."""
     torch.manual_seed(0)
     model, found = make(), []
     for number, count in enumerate(rows):
         model.zero_grad()
         torch.manual_seed(number)
         model(torch.randn(count, 64, WIDTH)).square().mean().backward()
-        found.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+        grads = [parameter.grad.numpy() for parameter in model.parameters() if parameter.grad is not None]
+        found.append([torch.from_numpy(grad.copy()) for grad in grads])
     return found
 
 
