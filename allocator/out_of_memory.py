@@ -1,7 +1,7 @@
 """What Python adds to the message of an out-of-memory error: a budget for the whole step, and a file with everything.
 
 The arena knows what it holds. What a first step has not asked for yet, it cannot: gradients and the optimizer's state.
-Both follow from the parameters, which are looked up here, once, when a request has failed.
+Both are computed from the parameters, which are looked up here, once, when a request has failed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     {"how": "out of memory", "exception": "OutOfMemoryError", "message": "...", "time": 1700000000.0}
 
 `how` is finished, failed (with `code` or `exception`), interrupted, terminated (with `signal`) or out of memory. A run
-that was killed leaves no such file. Exceptions are told by Python's own hook, before the interpreter leaves; exit codes
-and signals by C (allocator/os/ending.c), which is there when Python no longer is.
+that was killed leaves no such file. Exceptions are reported by Python's own hook, before the interpreter leaves; exit
+codes and signals by C (allocator/os/ending.c), which is there when Python no longer is.
 """
 
 from __future__ import annotations

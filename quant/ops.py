@@ -82,11 +82,6 @@ class Op:
     def use(self, field: str) -> Use:
         return self.uses.get(field, self.rest)
 
-    @property
-    def allows_all(self) -> bool:
-        """Whether nothing that it saved needs to be exact, whichever it is."""
-        return self.rest in ALLOWED and all(use in ALLOWED for use in self.uses.values())
-
 
 OPS: dict[str, Op] = {}
 

@@ -136,7 +136,7 @@ class Client:
 
 
 class Events:
-    """The events that a client has not told of yet, also when a restarted sidecar numbers them anew."""
+    """The events that a client has not shown yet, also when a restarted sidecar numbers them anew."""
 
     def __init__(self, client: Client, kind: str | None = None) -> None:
         self._client = client

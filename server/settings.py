@@ -1,4 +1,4 @@
-"""What a sidecar is told once, at its start: where it listens, where its files are, how much it will take."""
+"""What a sidecar is given once, at its start: where it listens, where its files are, how much it will take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listening: a loopback port, a Unix socket, one uvicorn over both, until it is told to stop or nobody needs it."""
+"""Listening: a loopback port, a Unix socket, one uvicorn over both, until it is asked to stop or nobody needs it."""
 
 from __future__ import annotations
 

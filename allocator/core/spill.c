@@ -115,7 +115,7 @@ daf_status_t dafi_spill_open(daf_arena_t *arena, const char *folder) {
     return arena->spill_file < 0 || (arena->backend.copy_out && !arena->spill_buffer) ? DAF_SYSTEM : DAF_OK;
 }
 
-/* What was spilled before the fork is the parent's: a child that asks for it is told that there is no room. */
+/* What was spilled before the fork is the parent's: a child that asks for it gets the answer that there is no room. */
 void dafi_spill_orphan(daf_arena_t *arena) {
     dafi_file_close(&arena->spill_file);
 }

@@ -18,7 +18,7 @@ typedef struct dafi_cuda_block {
     void *address;
     uint64_t block_bytes, requested_bytes;
     daf_cuda_stream_t stream; /* the one it was handed out for */
-    dafi_use_t *uses;         /* further streams told of by daf_record_stream; once freed: what to wait for */
+    dafi_use_t *uses;         /* further streams named by daf_record_stream; once freed: what to wait for */
     int is_captured;
     int is_shared; /* a stream other than its own has used it */
     int is_lost;   /* a use could not be noted: nobody knows when it is free */

@@ -13,7 +13,7 @@ GAUGE(held_bytes, "bytes", "Bytes that no eviction can free now", dafi_held_byte
 GAUGE(spilled_bytes, "bytes", "Bytes of stashes in the spill file", arena->counts.spilled_bytes)
 GAUGE(saved_raw_bytes, "bytes", "What plain training would hold for the saved tensors",
       arena->raw_bytes + arena->other_raw_bytes)
-GAUGE(saved_kept_bytes, "bytes", "Saved tensors that are kept as they are", arena->kept_bytes)
+GAUGE(saved_kept_bytes, "bytes", "Saved tensors that are kept exact", arena->kept_bytes)
 GAUGE(plane_waste_bytes, "bytes", "Bytes behind the ends of streams on their last pages", arena->waste_bytes)
 GAUGE(pending_budget_bytes, "bytes", "A smaller budget that is not reached yet; 0: none", arena->pending_bytes)
 GAUGE(peak_resident_bytes, "bytes", "Highest resident_bytes", arena->peaks.resident)

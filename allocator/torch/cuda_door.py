@@ -2,7 +2,7 @@
 
     install_cuda(arena)     before any CUDA use: torch cannot change its allocator later
 
-What torch cannot do with a pluggable allocator is told once, by a warning: `cudnn.benchmark` (switched off), recording
+What torch cannot do with a pluggable allocator is said once, by a warning: `cudnn.benchmark` (switched off), recording
 CUDA graphs (their memory is kept for good). Sharing CUDA tensors with other processes torch refuses itself.
 """
 

@@ -5,7 +5,7 @@
            + what the backward of a request such as the one that failed takes beside it
            + a margin, since the rest of the step is not known
 
-Parameters and optimizers are found among the objects that Python's collector knows: DAF is not told of either.
+Parameters and optimizers are found among the objects that Python's collector knows: nobody passes them to DAF.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// The page: which process is looked at, what is fetched when, and who is told. Each panel is a module of its own.
+// The page: which process is looked at, what is fetched when, and which panel gets it. Each panel is a module of its own.
 
 import { openSource } from "./api.js";
 import { ArenaMap } from "./arena.js";

@@ -1,1 +1,1 @@
-"""What backward works out again: attention and pointwise functions, fused, in C."""
+"""What backward recomputes: attention and pointwise functions, fused, in C."""

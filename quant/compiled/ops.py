@@ -3,7 +3,7 @@
     handle = daf::stash(x, slot)                                           in the forward, right after x is made
     x      = daf::unstash(handle, after, sizes, strides, dtype, slot)      in the backward, right before x is read
 
-A third, daf::recomputed, stands for what is worked out again in the backward while a graph is being compiled
+A third, daf::recomputed, stands for what is recomputed in the backward while a graph is being compiled
 (graphs.py); none is left when it runs.
 
 Codec, width and eviction stay behind the handle, so a plan changes without compiling anew. `after` is the gradient that

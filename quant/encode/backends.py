@@ -7,11 +7,11 @@
 A device works in the order of its home stream (allocator/torch/cuda_door.h), and only there. Pages are given back,
 evicted and handed out again by the host while kernels that read or write them are still queued: nobody can see it,
 because whatever touches those pages next is queued behind them on the same stream, and memory is unmapped only after
-the home stream has been waited for. So a tensor that is saved on another stream is passed through (to code it on the
+the home stream has been waited for. So a tensor that is saved on another stream is kept exact (to code it on the
 home stream, its memory would have to be held until that has come by), and planes that are wanted on another stream are
 decoded on the home stream, which the other then waits for.
 
-What a device cannot do costs compression, never the run: NotHereError says why, and the tensor is passed through.
+What a device cannot do costs compression, never the run: NotHereError says why, and the tensor is kept exact.
 """
 
 from __future__ import annotations

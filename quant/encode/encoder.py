@@ -11,7 +11,7 @@ from daf.kernels import Coder, Spec, coder
 from daf.quant.encode.backends import SAMPLED_GROUPS, Backend
 from daf.quant.encode.choice import BOOL, EXACT, LOSSY, MASK, UNPLANNED, Chooser, is_relu_like, producer
 from daf.quant.encode.masks import fingerprint, has_infinity, is_constant, is_finite, looks_like_mask
-from daf.quant.encode.packing import DevicePacker, InlinePacker, Packer
+from daf.quant.encode.packing import InlinePacker, Packer
 from daf.quant.encode.unconfirmed import Unconfirmed
 from daf.quant.ops import OFTEN_INFINITE
 from daf.quant.plan.menu import Kind
@@ -21,7 +21,7 @@ from daf.quant.saved.slots import Curve, Plan, Slot
 
 WORTH_IT = 0.75  # coded bytes must stay under this share of the raw ones
 _INLINE = InlinePacker()
-_DEVICE = DevicePacker()
+_DEVICE = InlinePacker()  # the device itself packs: its kernels are queued, and the host goes on at once
 MIN_ROWS = 128  # fewer rows than this make column groups too short
 MIN_COLS = 16  # below, rows are shorter than a vector register and column groups ten times slower than runs
 MAX_RECOMPUTE_WIDTH = 2
@@ -49,7 +49,7 @@ class Encoder:
         self.is_sampling = False
 
     def may_recompute_at(self, slot: Slot) -> bool:
-        """Whether a slot that can follow from another should: as planned, else at narrow widths."""
+        """Whether a slot that can be recomputed from another should be: as planned, else at narrow widths."""
         return (
             slot.plan.kind is Kind.RECOMPUTE if self.chooser.is_planned else self.chooser.width <= MAX_RECOMPUTE_WIDTH
         )
@@ -242,7 +242,7 @@ def _curve(candidate: Candidate, source: Tensor, layout: Layout, backend: Backen
     coders = {bits: coder(Spec(codec, bits, group), dtype, layout.numel, layout.cols) for bits in widths}
     stored_bytes = [_stored_bytes(coders[bits], backend) if bits in coders else 0 for bits in range(len(errors))]
     worth_it = sum(num_bytes <= WORTH_IT * source.nbytes for num_bytes in stored_bytes)
-    if worth_it < len(errors):  # a tensor that is to be wider than that is kept as it is
+    if worth_it < len(errors):  # a tensor that is to be wider than that is kept exact
         errors, stored_bytes = (*errors[:worth_it], 0.0), [*stored_bytes[:worth_it], source.nbytes]
     return Curve(codec, group, widths[0], errors, tuple(stored_bytes))
 

@@ -81,7 +81,7 @@ class DoneTicket:
 
 
 class InlinePacker:
-    """Pack at once: nothing pending, nothing held, errors raised from the very operation that saved the tensor."""
+    """Pack at once: nothing pending, nothing kept, errors raised from the very operation that saved the tensor."""
 
     def submit(self, encode: Encode, tensor: torch.Tensor) -> Ticket:
         return DoneTicket(encode(tensor))
@@ -261,14 +261,6 @@ class WorkerPacker:
         if self._thread is not None and self._thread_pid == os.getpid():
             self._thread.join()
         self._raise_unseen()
-
-
-class DevicePacker(InlinePacker):
-    """Have the device that holds the tensor pack it: `encode` queues its kernels, and the host goes on at once.
-
-    They stand behind the tensor's producer on the stream that orders the arena's pages (backends.py), so the raw
-    bytes may be handed to the next operation at once, readers come behind them anyway, and nothing is to be waited for.
-    """
 
 
 def _version(tensor: torch.Tensor) -> int:

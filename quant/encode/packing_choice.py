@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from daf.quant.encode.packing import DevicePacker, Encode, InlinePacker, Packer, Ticket, WorkerPacker
+from daf.quant.encode.packing import Encode, InlinePacker, Packer, Ticket, WorkerPacker
 
 if TYPE_CHECKING:
     import torch
@@ -82,15 +82,11 @@ def make_packer(way: str = "inline", *, device: str = "cpu", shares_memory: bool
         raise ValueError(f"packing is {way!r}; it is one of {', '.join(WAYS)}")
     if way == "worker" and not shares_memory:
         raise ValueError(f"packing='worker' needs memory that the CPU can read, and {device}'s is not; use 'device'")
-    if way == "inline":
-        return InlinePacker()
-    if way == "device":
-        return DevicePacker()
     if way == "worker":
         return WorkerPacker()
-    if not shares_memory:
-        return DevicePacker()
+    if way in ("inline", "device") or not shares_memory:  # on a device, inline only queues the kernels
+        return InlinePacker()
     ways: dict[str, Packer] = {"inline": InlinePacker(), "worker": WorkerPacker()}
     if device != "cpu":
-        ways["device"] = DevicePacker()
+        ways["device"] = InlinePacker()
     return AutoPacker(ways)

@@ -36,10 +36,6 @@ class Weights:
         return self.error * sums.error + self.seconds * sums.seconds
 
 
-def is_coupled(menus: Menus) -> bool:
-    return any(option.needs for menu in menus.values() for option in menu)
-
-
 def choose(menus: Menus, room: float, weights: Weights, enough: float = 0.0) -> Choice | None:
     """The least cost in the room, or the fewest bytes of which it is `enough`; None where nothing fits."""
     menus = {slot_id: _worth_it(menu, weights) for slot_id, menu in menus.items()}

@@ -1,1 +1,1 @@
-"""Content that is worked out again in backward instead of stored."""
+"""Content that is recomputed in backward instead of stored."""

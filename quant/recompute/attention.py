@@ -7,7 +7,7 @@ else by the op itself.
 
 On a device there are many such ops, and not all can be run again: with dropout, or from packages that nobody here
 knows. Those of KINDS are tried at their first save, over the true q, k and v: what comes out must be what came out.
-Any other op with attention in its name has all that it saves passed through, exact (Running).
+Any other op with attention in its name has all that it saves kept exact (Running).
 """
 
 from __future__ import annotations

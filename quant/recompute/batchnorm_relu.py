@@ -1,8 +1,8 @@
-"""Batch norm before ReLU: its input need not be stored, because it follows from the output.
+"""Batch norm before ReLU: its input need not be stored, because it can be recomputed from the output.
 
     x -> batch norm -> (+ shortcut) -> ReLU -> y          the shortcut: another ReLU's output, or another batch norm's
 
-Where y > 0 the chain can be walked back: x = ((y - shortcut) - bias) / (weight * invstd) + mean. Where y = 0 the
+Where y > 0 the chain can be inverted: x = ((y - shortcut) - bias) / (weight * invstd) + mean. Where y = 0 the
 gradient is zero too, so x is needed there only for the small term x^ * mean(g x^), and the mean of a normal variable
 below the threshold serves. y is stored anyway, with an exact support plane, for the next convolution.
 
@@ -31,7 +31,7 @@ from daf.quant.torch_internals import setting
 
 RECOMPUTE_ERROR = 0.18  # relative energy: nothing where y > 0, the variance of half a normal where y = 0
 PART_BYTES = 64 << 20
-_SMALLEST_SCALE = 1e-4  # a channel whose weight is nearly zero cannot be walked back through
+_SMALLEST_SCALE = 1e-4  # a channel whose weight is nearly zero cannot be inverted
 
 
 class NormInputs(Observer):
@@ -148,7 +148,7 @@ class _Channels:
 
 
 def _is_too_flat(weight: Tensor, slot: Slot) -> bool:
-    """Whether some channel cannot be walked back through. A device answers by the next step, for which it is as good:
+    """Whether some channel cannot be inverted. A device answers by the next step, for which it is as good:
     a step moves weights by little. Only the first time is it waited for."""
     answer = Answer((weight.abs().min() < _SMALLEST_SCALE).view(1))
     last, slot.facts.is_flat = slot.facts.is_flat, answer

@@ -1,8 +1,8 @@
 """Content recomputed through layers: a linear layer's output from its input and its weight, which have not changed.
 
-Between two norms of a transformer everything follows from the first norm's output: q, k and v by one product, the wide
-hidden layer by another. This follows the graph from the node that made a tensor back to what is stored, over products,
-sums, views, casts and masks. Each node has one step; what two ways share is worked out once (graph.py says how).
+Between two norms of a transformer everything can be recomputed from the first norm's output: q, k and v by one product,
+the wide hidden layer by another. This follows the graph from the node that made a tensor back to what is stored, over
+products, sums, views, casts and masks. Each node has one step; what two ways share is computed once (graph.py).
 
     tensor ── View ── Addmm ── mat1: stored ─────────────── a source
                         │  └── mat2: a weight ───────────── a constant: its version is compared, as autograd does
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from daf.quant.saved.slots import Slot
 
 NUM_TRIES = 2  # of which the faster counts: the first may wait for memory
-CLOSE = 1e-5  # relative energy of the difference between what was and what is worked out again, by rounding in bfloat16
+CLOSE = 1e-5  # relative energy of the difference between what was and what is recomputed, by rounding in bfloat16
 
 
 @dataclass(frozen=True, slots=True)

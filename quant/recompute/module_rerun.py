@@ -1,7 +1,7 @@
 """Activation functions written out in several ops, run again instead of stored.
 
-`0.5 * x * (1 + tanh(...))` saves four tensors where one suffices: all of them, and the output, follow from x. Such a
-module is run again in backward on the decoded x, and its i-th save then is what its i-th save was.
+`0.5 * x * (1 + tanh(...))` saves four tensors where one suffices: x gives them all, and the output.
+Such a module is run again in backward on the decoded x, and its i-th save then is what its i-th save was.
 
 A module is trusted with this only after a check: at its first call it is run a second time at once, and every save and
 the output must come out the same to the last bit. A module with random or hidden state fails, and is left alone.

@@ -1,6 +1,6 @@
-"""Content that need not be stored because it follows from what is stored already.
+"""Content that need not be stored because it can be recomputed from what is stored already.
 
-A linear layer saves its input y; the op that made y often has saved what y was made from. Then y is worked out again
+A linear layer saves its input y; the op that made y often has saved what y was made from. Then y is recomputed
 in backward from the decoded source, by one pass that costs about what decoding does, and takes no bytes:
 
     GELU, SiLU, ELU, ... y = f(x)            x is saved by the op itself
@@ -9,7 +9,7 @@ in backward from the decoded source, by one pass that costs about what decoding 
     dropout over softmax y = p * noise       p saved by softmax, noise by the product, or a mask by a device's dropout
     cast (autocast)      y = x.to(dtype)     of any of these
 
-Sources are held as handles, not through the autograd node: a node lets go of its saved tensors when it has run, a
+Sources are kept as handles, not through the autograd node: a node lets go of its saved tensors when it has run, a
 handle lives as long as whoever holds it.
 """
 

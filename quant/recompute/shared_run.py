@@ -13,7 +13,7 @@ from daf.quant.saved.layout import Layout
 
 
 class SharedRun:
-    """One call that can be run again, and the contents that follow from it. `sources` pass their noise on to them.
+    """One call that can be run again, and the contents that it gives. `sources` pass their noise on to them.
 
     Members are held weakly: each holds the call, and a ring of references would keep the sources stored until the next
     collection of garbage.

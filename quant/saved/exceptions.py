@@ -20,7 +20,7 @@ _PAIR = "daf.quant.compiled.pair"  # its hooks hand on to the engine's
 
 
 def why_unreadable(tensor: Tensor, min_bytes: int) -> str:
-    """What can be told of a tensor without looking at where it came from; "" where nothing is in the way."""
+    """What can be said of a tensor without looking at where it came from; "" where nothing is in the way."""
     if type(tensor) is not Tensor:
         return "parameter" if isinstance(tensor, Parameter) else "subclass"
     if not is_in_memory(tensor):

@@ -1,9 +1,9 @@
 """What the engine gives autograd in place of a saved tensor. `restore` may be called any number of times.
 
-Kept                 the tensor itself, passed through
+Kept                 the tensor itself, exact
 View -> Stored       one save of a storage: shape and strides here, the content shared with other saves
            Compressed     ... as bit planes in the arena
-           Recomputed   ... worked out again from other handles (rules.py, attention.py)
+           Recomputed   ... recomputed from other handles (rules.py, attention.py)
            Exact     ... as the tensor itself, until memory is short
            Held      ... as the tensor itself, after all
 """
@@ -42,7 +42,7 @@ class Handle(Protocol):
 
 
 class Kept:
-    """A tensor that was passed through. Detached, or the graph would hold itself alive.
+    """A tensor that is kept exact. Detached, or the graph would hold itself alive.
 
     With hooks in place autograd no longer compares versions, so this does.
     """
@@ -90,7 +90,7 @@ def _detached(tensor: Tensor) -> Tensor:
 
 
 class Awaited(Kept):
-    """A tensor whose handle is about to follow from another (batchnorm_relu.py). If that does not come, its slot stops
+    """A tensor that is about to be recomputed from another (batchnorm_relu.py). If that does not come, its slot stops
     waiting."""
 
     __slots__ = ("slot",)
@@ -249,7 +249,7 @@ def _release(stash: Stash, ticket: Ticket) -> None:
 
 
 class Held(Stored):
-    """Content that turned out to be needed as it is."""
+    """Content that turned out to be needed exactly."""
 
     __slots__ = ("tensor", "version")
 

@@ -195,14 +195,14 @@ class Ledger:
         return self._step_peak_bytes + self._step_kept_bytes
 
     def keep(self, reason: str, num_bytes: int, *, is_planned: bool = False) -> None:
-        """is_planned: as it is for now, because a plan says so."""
+        """is_planned: exact for now, because a plan says so."""
         self.passed[reason] += 1
         self.hold(num_bytes)
         self._step_kept_bytes += num_bytes
         self._step_fixed_bytes += 0 if is_planned else num_bytes
 
     def hold(self, num_bytes: int) -> None:
-        """A tensor of so many bytes is kept as it is; negative: no longer."""
+        """A tensor of so many bytes is kept exact; negative: no longer."""
         self.passed_bytes += num_bytes
         if num_bytes:
             self._tell(num_bytes, num_bytes)

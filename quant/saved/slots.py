@@ -74,7 +74,7 @@ class Facts:
     is_constant    autograd has no history of it: a mask, noise, a batch, a statistic
     lossless       the codec that stores its masks or integers without loss, and the bytes that it takes
     sources        ids of the slots that its tensors can be recomputed from
-    is_made_to_fit  its reader takes it only as it is, or recomputed with all else that it saved
+    is_made_to_fit  its reader takes it only exact, or recomputed with all else that it saved
     is_through_layers  that takes products with weights, which last recompute_seconds
     """
 

@@ -20,7 +20,7 @@ class Audit:
         self._path = path
 
     def note(self, who: str, what: str, **facts: Any) -> None:
-        """Write the line. What was changed is changed: a disk that takes no line is told in the log instead."""
+        """Write the line. What was changed is changed: a disk that takes no line is reported in the log instead."""
         line = json.dumps({"time": round(time.time(), 3), "who": who, "what": what, **facts}, default=str) + "\n"
         try:
             self._append(line)

@@ -165,7 +165,7 @@ def _is_pending(member: Member) -> bool:
 async def _carry_out(change: Change, send: Callable[[], int], fleet: Fleet, wait_seconds: float) -> OutcomeAnswer:
     """Send the command and poll for its outcome: the process takes it at its next heartbeat or arena call.
 
-    A process that cannot be asked counts as one that refused: the outcomes of its job's other ranks are told as well.
+    A process that cannot be asked counts as one that refused: the job's other ranks are reported as well.
     """
     member = change.member
     try:

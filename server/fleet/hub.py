@@ -1,7 +1,7 @@
 """The event stream: one bounded ring that every client reads with a cursor of its own.
 
 The obvious structure, a queue per client, lets the slowest client decide how much memory is held. Here a client is a
-number. One that falls behind the ring is told how many events it missed; one that stops reading holds nothing but its
+number. One that falls behind the ring learns how many events it missed; one that stops reading holds nothing but its
 socket until it is cut off. The latest figures are not queued at all: each client gets the newest when it is ready.
 
     ring:   [ 41 | 42 | 43 | 44 | 45 ]      each entry encoded once, for all

