@@ -54,6 +54,7 @@ class Session:
         sidecar: str | bool | None = None,
         name: str | None = None,
         trace: str | Path | None = None,
+        profiling: str | bool | None = None,
         **unknown: object,
     ) -> None:
         settings: dict[str, object] = {
@@ -64,7 +65,7 @@ class Session:
             "floor": floor,
         }
         settings |= {"spill": spill, "page_bytes": page_bytes, "cpu_allocator": cpu_allocator, "packing": packing}
-        settings |= {"rounding": rounding, "sidecar": sidecar, "name": name, "trace": trace}
+        settings |= {"rounding": rounding, "sidecar": sidecar, "name": name, "trace": trace, "profiling": profiling}
         given = {word: value for word, value in settings.items() if value is not None} | unknown
         if config is not None and given:
             raise ValueError(f"give a config or settings, not both: {', '.join(sorted(given))}")
