@@ -209,6 +209,7 @@ class Session:
         if config.profiling:
             self.start_profiling()
         self._kinds.on_step = self._heed
+        self._kinds.counts_steps = config.bits == "off"
         self._ending.watch(self.engine.arena.page_path)
         atexit.register(self._leave)
         self._final = {}

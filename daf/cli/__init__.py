@@ -22,7 +22,7 @@ _COMMANDS = {
     "compare": ("daf.cli.runs.compare", "compare", "Set two runs side by side."),
     "export": ("daf.cli.runs.export", "export", "Write a run for torch's memory viewer, for Perfetto, or as JSON."),
     "clean": ("daf.cli.runs.clean", "clean", "Forget all runs that have ended."),
-    "fit": ("daf.cli.fit", "fit", "Try a few steps of a script at several budgets and say what it needs."),
+    "fit": ("daf.cli.fit.command", "fit", "Try a few steps of a script at several budgets and say what it needs."),
     "fidelity": (
         "daf.cli.fidelity",
         "fidelity",

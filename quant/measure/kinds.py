@@ -43,6 +43,7 @@ class Kinds:
         self._notes = Notes(arena, path and path.with_suffix(".notes"))
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._num_steps = 0
+        self.counts_steps = False  # where nothing is hooked that would
         self.on_step: Callable[[], None] = lambda: None
         self._handles: list[Any] = []
 
@@ -62,7 +63,9 @@ class Kinds:
         self._optimizers.add(optimizer)
         self._num_steps += 1
         if next(iter(self._optimizers), None) is optimizer:
-            self._notes.time()
+            seconds = self._notes.time()
+            if self.counts_steps:
+                self._arena.step(seconds)
         self.on_step()
         if self._is_due():
             parameters = list(self._parameters())

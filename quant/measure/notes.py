@@ -39,12 +39,14 @@ class Notes:
         self._began = 0.0
         self._seconds: deque[float] = deque(maxlen=NUM_SECONDS)
 
-    def time(self) -> None:
-        """An optimizer begins its step; always the same one."""
+    def time(self) -> float:
+        """An optimizer begins its step, always the same one: the seconds since it last did, 0 at first."""
         now, before = time.perf_counter(), self._began
         self._began = now
-        if before:
-            self._seconds.append(now - before)
+        if not before:
+            return 0.0
+        self._seconds.append(now - before)
+        return now - before
 
     def look(self, num_steps: int) -> None:
         if num_steps < FIRST_STEP or self._path is None:

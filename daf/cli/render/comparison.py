@@ -39,6 +39,9 @@ def rows(first: Document, second: Document) -> list[Row]:
         a, b = (read(stats) for stats in both)
         if a or b:
             found.append((label, show(a), show(b), f"{b / a:.2f}" if a else ""))
+    losses = [document.get("loss") for document in (first, second)]
+    if any(loss is not None for loss in losses):
+        found.append(("last loss that it printed", *("" if loss is None else f"{loss:.6g}" for loss in losses), ""))
     found.append(("verdict", _verdict(first), _verdict(second), ""))
     return found
 

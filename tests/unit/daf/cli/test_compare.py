@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from daf.cli import main
+from daf.cli.runs.compare import compare
 from tests.unit.server.fakes import FakePages, Running
 
 MIB = 1 << 20
@@ -51,3 +52,36 @@ def test_a_file_of_another_kind_is_refused_in_one_line(tmp_path: pathlib.Path, c
     result = CliRunner().invoke(main, ["compare", str(path), str(path)])
     assert result.exit_code == 1
     assert "daf export json" in result.output
+
+
+def test_two_runs_are_asked_for() -> None:
+    done = CliRunner().invoke(compare, ["one"])
+    assert done.exit_code == 2
+    assert "1 are named: one" in done.output
+
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.GELU()) for _ in range(4)))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(6):
+    optimizer.zero_grad()
+    loss = net(torch.randn(1024, 128)).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(f"step {step}: loss {loss.item():.5f}")
+"""
+
+
+def test_a_script_is_compared_with_itself_plain_and_under_daf(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ["--plain", "--budget", "1GiB", "--json", "--html", str(tmp_path / "out.html"), str(tmp_path / "train.py")]
+    done = CliRunner().invoke(compare, words, env={"OMP_NUM_THREADS": "1"}, catch_exceptions=False)
+    rows = {row["what"]: row for row in json.loads(done.stdout.splitlines()[-1])}
+    assert rows["steps"]["first"] == rows["steps"]["second"] == "6"
+    loss = rows["last loss that it printed"]
+    assert loss["first"] == loss["second"] != ""
+    assert rows["parameters"]["first"] == rows["parameters"]["second"]
+    assert rows["run"]["first"].startswith("plain")
+    assert "<table>" in (tmp_path / "out.html").read_text()
