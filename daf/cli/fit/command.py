@@ -57,7 +57,7 @@ def fit(
         for one in _at_budgets(trials, plain, bar):
             found.append(one)
             bar.update(1)
-        bar.update(bar.length - bar.pos)
+        bar.update(NUM_BUDGETS + 1 - bar.pos)
     answer: dict[str, Any] = {
         "plain_bytes": plain.plain_bytes,
         "exact_budget_bytes": round(ROOM * plain.plain_bytes),

@@ -39,9 +39,8 @@ def rows(first: Document, second: Document) -> list[Row]:
         a, b = (read(stats) for stats in both)
         if a or b:
             found.append((label, show(a), show(b), f"{b / a:.2f}" if a else ""))
-    losses = [document.get("loss") for document in (first, second)]
-    if any(loss is not None for loss in losses):
-        found.append(("last loss that it printed", *("" if loss is None else f"{loss:.6g}" for loss in losses), ""))
+    if first.get("loss") is not None or second.get("loss") is not None:
+        found.append(("last loss that it printed", _loss(first), _loss(second), ""))
     found.append(("verdict", _verdict(first), _verdict(second), ""))
     return found
 
@@ -74,6 +73,11 @@ _FIGURES: tuple[tuple[str, Callable[[Document], float], _Show], ...] = (
     ("planes evicted", _value("evictions_total"), lambda x: f"{x:.0f}"),
     ("out of memory", _value("oom_total"), lambda x: f"{x:.0f}"),
 )
+
+
+def _loss(document: Document) -> str:
+    loss = document.get("loss")
+    return "" if loss is None else f"{loss:.6g}"
 
 
 def _name(document: Document) -> str:
