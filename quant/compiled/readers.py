@@ -15,6 +15,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from daf.quant.ops import node_name
 
 Node = Any  # torch.fx.Node
@@ -155,10 +157,14 @@ def _function_of(node: Node) -> str:
     )
 
 
+def is_statistic(value: torch.Tensor) -> bool:
+    """One number a row, such as a norm's own: all of the row hangs on it."""
+    return value.dim() > 1 and value.shape[-1] == 1
+
+
 def _is_statistic(argument: Any) -> bool:
-    """One number a row, saved: a norm's own."""
     value = argument.meta.get("val") if hasattr(argument, "meta") and argument.op == "placeholder" else None
-    return value is not None and value.dim() > 1 and value.shape[-1] == 1
+    return value is not None and is_statistic(value)
 
 
 def _holds(argument: Any, node: Node) -> bool:

@@ -15,7 +15,7 @@ from daf.quant.compiled.ops import Content, Exact
 from daf.quant.encode.backends import NotHereError
 from daf.quant.encode.choice import UNPLANNED
 from daf.quant.measure.importance import Layer, SlotSample, energy_of
-from daf.quant.ops import RELU, WEIGHT_OPS
+from daf.quant.ops import ATTENTION, RELU, WEIGHT_OPS, node_name
 from daf.quant.plan.menu import Kind
 from daf.quant.saved.exceptions import why_unreadable
 from daf.quant.saved.handles import Exact as KeptExact
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from daf.quant.engine import Engine
     from daf.quant.saved.handles import Stored
     from daf.quant.saved.slots import Slot
+
+
+# Readers whose own gradient, which eager code measures, is what the next layer takes: attention passes on little of
+# what it is given, to one layer or to three. With the number of gradients that are as large as what is read.
+ABOVE_LAYER = dict.fromkeys(ATTENTION, 3) | {node_name(name): 1 for name in ("Gelu", "Silu", "Mish", "Tanh")}
 
 
 class Kept(Exact):
@@ -48,10 +53,13 @@ class Kept(Exact):
 class Planes:
     """A tensor of a compiled graph as bit planes."""
 
-    __slots__ = ("_engine", "_layer", "_layout", "_sample", "stored")
+    __slots__ = ("_engine", "_layer", "_layout", "_num_flowing", "_sample", "_waiting", "stored")
 
-    def __init__(self, engine: Engine, stored: Stored, layout: Layout) -> None:
+    def __init__(self, engine: Engine, stored: Stored, layout: Layout, waiting: list[tuple[SlotSample, int]]) -> None:
+        """`waiting` are samples of this backward that no layer has followed yet."""
         self._engine = engine
+        self._waiting = waiting
+        self._num_flowing = 0  # numbers in the gradients that flow on; 0: the next layer says nothing of them
         self.stored = stored
         self._layout = layout
         self._sample: SlotSample | None = None
@@ -61,6 +69,7 @@ class Planes:
         probe = self._engine.policy.probe
         probe.see_slot(slot, tensor)
         self._sample = probe.slots.get(slot.id)
+        self._num_flowing = tensor.numel() * max((ABOVE_LAYER.get(op, 0) for op in slot.facts.ops), default=0)
         if not WEIGHT_OPS.isdisjoint(slot.facts.ops):
             probe.clock += 1
             rows = tensor.numel() / max(1, tensor.shape[-1])
@@ -70,7 +79,7 @@ class Planes:
         self._engine.scope.note_backward()
         self._engine.ledger.settle()
         if after is not None and self._sample is not None:
-            self._note(energy_of(after))
+            self._note(energy_of(after), after.numel())
         layout = self._layout
         if isinstance(self.stored, KeptExact):
             return self.stored.fetch(layout).clone()
@@ -78,11 +87,17 @@ class Planes:
         value = value.as_strided(layout.core_shape, layout.core_strides)
         return value.expand(layout.shape) if layout.is_expanded else value
 
-    def _note(self, grad_energy: float) -> None:
+    def _note(self, grad_energy: float, num_grads: int) -> None:
+        """The gradient that a layer takes is the one that flows on from what was read since the layer before."""
         assert self._sample is not None
         self._sample.grad_energy = grad_energy
         if self._layer is not None:
             self._layer.grad_energy = grad_energy
+            for sample, numel in self._waiting:
+                sample.grad_energy = min(sample.grad_energy, max(1.0, numel / num_grads) * grad_energy)
+            self._waiting.clear()
+        elif self._num_flowing:
+            self._waiting.append((self._sample, self._num_flowing))
 
 
 class CompiledStore:
@@ -91,6 +106,7 @@ class CompiledStore:
     def __init__(self, engine: Engine, on_failure: Callable[[str, Exception], None]) -> None:
         self._engine = engine
         self._on_failure = on_failure
+        self._waiting: list[tuple[SlotSample, int]] = []
         self.num_stashes = 0
 
     def stash(self, tensor: Tensor, slot_number: int) -> Content:
@@ -124,7 +140,7 @@ class CompiledStore:
         if stored is None:
             return Kept(tensor, engine, "not_worth_it", is_planned=bool(slot.facts.curves))
         stored.ticket.wait()  # a compiler may use the tensor's memory again as soon as this op is done
-        planes = Planes(engine, stored, layout)
+        planes = Planes(engine, stored, layout, self._waiting)
         stored.count_in(engine.context)
         if slot.plan.spec is not None and slot.plan.spec.codec in UNPLANNED:
             engine.ledger.note_exact(stored)
@@ -140,7 +156,7 @@ class CompiledStore:
         exact.is_consistent = True  # the graph recomputes what attention makes of it
         slot.seen.raw_bytes = slot.seen.stored_bytes = exact.raw_bytes
         slot.seen.num_saves += 1
-        planes = Planes(engine, exact, layout)
+        planes = Planes(engine, exact, layout, self._waiting)
         exact.count_in(engine.context)
         if engine.policy.probe.is_on:
             engine.encoder.measure(copy, layout, slot, engine.backends.host)

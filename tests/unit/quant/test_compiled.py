@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from daf.quant import Engine
 from daf.quant.compiled import ops, pair, store
+from daf.quant.compiled.readers import EAGER_ATTENTION
 from daf.quant.plan.policy import Wish
 from tests.unit.quant.host_arena import HostArena
 
@@ -159,6 +160,29 @@ def test_a_compiled_transformer_is_compressed(arena: HostArena) -> None:
         assert error(gradient(model, compiled), exact) < 1e-6
 
 
+def test_importance_of_attention_is_what_eager_code_measures(arena: HostArena) -> None:
+    """Its own gradients are given to no op of a graph, but to the layer before."""
+    model, found = Model(2), []
+    for loss in (lambda: loss_of(model), compile_loss(model)):
+        with engine_of(arena, "auto") as engine:
+            for _ in range(4):
+                gradient(model, loss)
+        attended = [slot for slot in engine.slots() if slot.facts.ops == {EAGER_ATTENTION}]
+        found.append(max(slot.facts.importance for slot in attended))
+    eager, compiled = found
+    assert eager / 8 < compiled < 8 * eager
+
+
+def test_statistics_of_a_norm_are_exact(arena: HostArena) -> None:
+    model = Mlp()
+    model.head = nn.Sequential(nn.LayerNorm(4 * WIDTH), model.head)
+    compiled = compile_loss(model)
+    with engine_of(arena, 4) as engine:
+        gradient(model, lambda: compiled(X.repeat(4, 1, 1)))
+    assert engine.slots()
+    assert not any(slot.seen.raw_bytes == 4 * BATCH * LENGTH * 4 for slot in engine.slots())
+
+
 def test_attention_of_large_scores_stays_consistent(arena: HostArena) -> None:
     leaves = [torch.randn(2, 4, 256, 32).requires_grad_() for _ in range(3)]
     weight = 5 * torch.randn(32, 32, generator=torch.Generator().manual_seed(3)) / 32**0.5
@@ -288,7 +312,7 @@ def test_nothing_is_compiled_anew_when_budgets_change(arena: HostArena) -> None:
     widths = set()
     with engine_of(arena, "auto") as engine:
         for step in range(200):
-            arena.budget_bytes = 1 << (40 if step % 40 < 20 else 18)
+            arena.budget_bytes = 1 << (40 if step % 40 < 20 else 17)
             gradient(model, compiled)
             widths.add(tuple(slot.plan.spec for slot in engine.slots()))
     assert counter.frame_count == 1
