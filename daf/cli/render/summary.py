@@ -23,12 +23,16 @@ def final_values(pid: int) -> Values:
 
 
 def launched(launcher: int, since: float) -> list[reader.StatsPage]:
-    """Return the pages of the runs that `daf run`, as process `launcher`, started after `since`; by rank."""
+    """Return the pages of the runs that `daf run`, as process `launcher`, started after `since`; by rank.
+
+    A session that gave way to the script's own before any step is left out.
+    """
     found = [
         page
         for page in reader.discover()
         if page.identity.launched_by == launcher and page.identity.started_at >= since
     ]
+    found = [page for page in found if page.snapshot().values["steps_total"]] or found
     return sorted(found, key=lambda page: (page.identity.rank, page.identity.started_at))
 
 
