@@ -312,6 +312,7 @@ class Engine:
     def _as_planned(self, save: Save) -> Handle:
         """Kept exact, unless the plan says otherwise and can be followed."""
         slot = self._slot(save)
+        slot.facts.is_input_of_norm = slot.facts.is_input_of_norm or is_input_of_norm(save.frame, slot)
         kind = Kind.KEEP if self._is_paused else slot.plan.kind
         if _is_run_again(save.frame):
             kind = Kind.RECOMPUTE  # as all that this module saves: one of them alone would not fit the others
@@ -372,7 +373,7 @@ class Engine:
             if recipe is not None:
                 return slots_before(recipe.sources)
         slot.facts.is_through_layers = True
-        if not self.may_recompute or is_input_of_norm(save.frame, slot):
+        if not self.may_recompute or slot.facts.is_input_of_norm:
             return ()  # where ways through layers end: they would lead back to the first one
         return self._through.sources_of(save.tensor, save.layout, slot)
 

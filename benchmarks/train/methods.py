@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -71,12 +72,14 @@ class Daf(Method):
         # the pages that the arena then holds.
         from daf.quant.saved.handles import Kept
 
-        engine, kept = self.session.engine, []
+        engine, kept, beside = self.session.engine, [], {}
 
         def pack(tensor: Tensor) -> Any:
             handle = engine.pack(tensor)
             if isinstance(handle, Kept):
                 kept.append(handle)
+            else:
+                beside[id(handle.stored)] = handle.stored
             return handle
 
         before_bytes = self.session.stats()["plane_bytes"]
@@ -86,11 +89,25 @@ class Daf(Method):
         meter = StorageMeter(self.workload.model)
         for handle in kept:
             meter.add(handle.tensor)
+        for tensor in _kept_beside(beside.values()):
+            meter.add(tensor)
         del loss
         return int(plane_bytes) + meter.total_bytes
 
     def stats(self) -> dict[str, Any]:
         return dict(self.session.stats())
+
+
+def _kept_beside(contents: Iterable[Any]) -> Iterator[Tensor]:
+    """What is kept beside planes: mean and scale of rows, and masks that ways through layers need."""
+    for stored in contents:
+        rows = getattr(stored, "rows", None)
+        if rows is not None:
+            yield from (rows.mean, rows.scale)
+        for weight in getattr(stored, "weights", ()):
+            yield weight.tensor
+        if getattr(stored, "tensor", None) is not None:
+            yield stored.tensor
 
 
 class _Removed:

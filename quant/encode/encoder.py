@@ -12,6 +12,7 @@ from daf.quant.encode.backends import SAMPLED_GROUPS, Backend
 from daf.quant.encode.choice import BOOL, EXACT, LOSSY, MASK, UNPLANNED, Chooser, is_relu_like, producer
 from daf.quant.encode.masks import fingerprint, has_infinity, is_constant, is_finite, looks_like_mask
 from daf.quant.encode.packing import InlinePacker, Packer
+from daf.quant.encode.rows import Rows, alike
 from daf.quant.encode.unconfirmed import Unconfirmed
 from daf.quant.ops import OFTEN_INFINITE
 from daf.quant.plan.menu import Kind
@@ -75,9 +76,12 @@ class Encoder:
     def _measure_some(self, tensor: Tensor, layout: Layout, slot: Slot, backend: Backend) -> None:
         if tensor.dtype not in LOSSY:
             return
-        source = _dense(tensor, layout)
+        source, beside_bytes = _dense(tensor, layout), 0
         slot.facts.is_finite = slot.facts.is_finite and is_finite(source)
-        slot.facts.curves = self._curves(source, layout, backend, is_relu_like(tensor, slot))
+        if is_by_rows(slot, layout):
+            source, rows = alike(source, layout.cols)
+            beside_bytes = rows.num_bytes
+        slot.facts.curves = self._curves(source, layout, backend, is_relu_like(tensor, slot), beside_bytes)
 
     def compress_late(self, exact: Exact, layout: Layout, backend: Backend) -> Compressed | None:
         """Encodes what was kept exact, at a width that leaves the arena planes to drop. The caller says what may be."""
@@ -120,11 +124,15 @@ class Encoder:
         else:
             spec = self.chooser.choose(tensor, slot)
         slot.use(spec)
+        rows = None
+        if spec.codec not in EXACT and is_by_rows(slot, layout):
+            source, rows = alike(source, layout.cols)
         if self.is_sampling and spec.codec not in UNPLANNED:
-            slot.facts.curves = self._curves(source, layout, backend, is_relu_like(tensor, slot))
+            beside_bytes = 0 if rows is None else rows.num_bytes
+            slot.facts.curves = self._curves(source, layout, backend, is_relu_like(tensor, slot), beside_bytes)
             slot.plan.by_size.clear()
         plan = self._plan(slot, dtype, layout, backend)
-        return None if plan is None else self._write(source, plan, slot, self.packer, doubt)
+        return None if plan is None else self._write(source, plan, slot, self.packer, doubt, rows=rows)
 
     def _encode_mask(self, source: Tensor, layout: Layout, slot: Slot, backend: Backend) -> Compressed | None:
         """Codes a tensor that holds one value besides zero, and finds out whether it does."""
@@ -160,7 +168,16 @@ class Encoder:
         slot.facts.is_known = True
         return Spec("int", max(backend.num_int_bits(source), 1 if before is None else before.bits)), None
 
-    def _write(self, source: Tensor, plan: Plan, slot: Slot, packer: Packer, doubt: Unconfirmed | None) -> Compressed:
+    def _write(
+        self,
+        source: Tensor,
+        plan: Plan,
+        slot: Slot,
+        packer: Packer,
+        doubt: Unconfirmed | None,
+        *,
+        rows: Rows | None = None,
+    ) -> Compressed:
         backend = plan.backend
         stash = backend.arena.reserve(plan.stash_spec, slot.id, source.nbytes)
         seed = slot.id << 32 | slot.seen.num_saves  # no two saves round alike
@@ -178,7 +195,7 @@ class Encoder:
             raise
         slot.seen.num_saves += 1
         slot.seen.raw_bytes, slot.seen.stored_bytes = source.nbytes, plan.stored_bytes
-        return Compressed(stash, ticket, plan, slot, dtype=source.dtype, raw_bytes=source.nbytes)
+        return Compressed(stash, ticket, plan, slot, dtype=source.dtype, raw_bytes=source.nbytes, rows=rows)
 
     def _plan(self, slot: Slot, dtype: torch.dtype, layout: Layout, backend: Backend) -> Plan | None:
         key = (layout.numel, layout.cols, backend)
@@ -203,10 +220,13 @@ class Encoder:
         stash_spec = backend.arena.stash_spec(coded.stream_bytes, importance, floor)
         return Plan(spec, coded, backend, stash_spec, stored_bytes)
 
-    def _curves(self, source: Tensor, layout: Layout, backend: Backend, is_relu: bool) -> list[Curve]:
-        """How the codecs that suit this tensor do, from a few of its groups; nothing where these are all zero."""
+    def _curves(
+        self, source: Tensor, layout: Layout, backend: Backend, is_relu: bool, beside_bytes: int
+    ) -> list[Curve]:
+        """How the codecs that suit this tensor do, from a few of its groups; nothing where these are all zero.
+        `beside_bytes` are kept beside the planes."""
         curves = [
-            _curve(candidate, source, layout, backend)
+            _curve(candidate, source, layout, backend, beside_bytes)
             for candidate in candidates(layout, is_relu, self.chooser.is_stochastic)
         ]
         return [curve for curve in curves if len(curve.errors) > curve.min_bits]
@@ -233,14 +253,16 @@ def _dense(tensor: Tensor, layout: Layout) -> Tensor:
     return source.new_empty_strided(layout.core_shape, layout.core_strides).copy_(source)
 
 
-def _curve(candidate: Candidate, source: Tensor, layout: Layout, backend: Backend) -> Curve:
+def _curve(candidate: Candidate, source: Tensor, layout: Layout, backend: Backend, beside_bytes: int = 0) -> Curve:
     codec, group, widths = candidate
     dtype = DTYPES[source.dtype]
     some, cols = backend.sample(source, layout.cols, group)
     widest = coder(Spec(codec, widths[-1], group), dtype, some.numel(), cols)
     errors = widest.relative_distortion(some.data_ptr(), SAMPLED_GROUPS)
     coders = {bits: coder(Spec(codec, bits, group), dtype, layout.numel, layout.cols) for bits in widths}
-    stored_bytes = [_stored_bytes(coders[bits], backend) if bits in coders else 0 for bits in range(len(errors))]
+    stored_bytes = [
+        _stored_bytes(coders[bits], backend) + beside_bytes if bits in coders else 0 for bits in range(len(errors))
+    ]
     worth_it = sum(num_bytes <= WORTH_IT * source.nbytes for num_bytes in stored_bytes)
     if worth_it < len(errors):  # a tensor that is to be wider than that is kept exact
         errors, stored_bytes = (*errors[:worth_it], 0.0), [*stored_bytes[:worth_it], source.nbytes]
@@ -254,6 +276,11 @@ def _stored_bytes(coded: Coder, backend: Backend) -> int:
 
 
 Candidate = tuple[str, str, range]  # codec, group shape, widths
+
+
+def is_by_rows(slot: Slot, layout: Layout) -> bool:
+    """Whether the tensors of a slot are stored with rows of one size: what a norm reads."""
+    return slot.facts.is_input_of_norm and layout.cols >= MIN_COLS
 
 
 def has_columns(layout: Layout) -> bool:

@@ -60,6 +60,7 @@ class Layer:
     rows: float
     grad_energy: float = 0.0
     fan_in: float = 1.0
+    weight_energy: float = 0.0  # of the weight's own gradient
 
     @property
     def noise_energy(self) -> float:
@@ -126,6 +127,7 @@ class Probe(Observer):
     layers: dict[str, Layer] = field(default_factory=dict)
     batch_norms: dict[str, BatchNorm] = field(default_factory=dict)
     layer_norms: dict[str, float] = field(default_factory=dict)  # energy that flows on per relative energy of noise
+    layer_norms_alike: dict[str, float] = field(default_factory=dict)  # the same, where rows were made alike in size
     slots: dict[int, SlotSample] = field(default_factory=dict)
     on_failure: Callable[[str, Exception], None] = lambda _text, _error: None
     _good_energy: float = 0.0  # of the last gradient that was finite
@@ -138,6 +140,7 @@ class Probe(Observer):
         self.layers.clear()
         self.batch_norms.clear()
         self.layer_norms.clear()
+        self.layer_norms_alike.clear()
         self.slots.clear()
 
     def see_layer(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -181,6 +184,7 @@ class Probe(Observer):
                 scaled = scaled if weight is None else scaled * weight.detach()
                 product = (scaled * normal).sum(1).square() + scaled.square().sum(1)
                 self.layer_norms[path] = share * float((rstd**4 * mean_square * product).sum()) / cols
+                self.layer_norms_alike[path] = share * float((rstd**2 * product).sum()) / cols
 
         self._listen(node.register_prehook, note)
 
@@ -211,7 +215,12 @@ class Probe(Observer):
         def note(grads: tuple[Tensor | None, ...]) -> None:
             layer.grad_energy = _grads_energy(grads)
 
+        def note_weight(grad: Tensor) -> None:
+            hook.remove()
+            layer.weight_energy = energy_of(grad)
+
         self._listen(node.register_prehook, note)
+        hook = self._listen(weight.register_hook, note_weight)
 
     def see_slot(self, slot: Slot, tensor: Tensor) -> None:
         self.clock += 1
@@ -266,8 +275,8 @@ class Probe(Observer):
 
     @property
     def gradient_energy(self) -> float:
-        """A stand-in for the squared norm of the gradient: what the layers' would be if rows did not agree."""
-        energy = self._layers_energy()
+        """The squared norm of the layers' gradients; at least what it would be if rows did not agree."""
+        energy = max(self._layers_energy(), sum(layer.weight_energy for layer in self.layers.values()))
         return energy if math.isfinite(energy) else self._good_energy
 
     def _layers_energy(self) -> float:
@@ -318,7 +327,8 @@ class Probe(Observer):
         if not flow_of(op):
             return 0.0
         if op == LAYER_NORM:
-            seen = [self.layer_norms[path] for path in slot.facts.readers if path in self.layer_norms]
+            norms = self.layer_norms_alike if slot.facts.is_input_of_norm else self.layer_norms
+            seen = [norms[path] for path in slot.facts.readers if path in norms]
             if seen:
                 return sum(seen)
         return self._passing(slot, op) * self._energy_after(slot, op)

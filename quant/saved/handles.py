@@ -26,6 +26,7 @@ from daf.quant.saved.ledger import Share
 if TYPE_CHECKING:
     from daf.allocator import Stash
     from daf.quant.encode.packing import Ticket
+    from daf.quant.encode.rows import Rows
     from daf.quant.saved.context import Context
     from daf.quant.saved.ledger import StorageKey
     from daf.quant.saved.slots import Plan, Slot
@@ -197,15 +198,25 @@ class Compressed(Stored):
     """Content held as planes in the arena, or on its way there.
 
     `bound`, if there is one, corrects in place what decoding gives (layernorm_bound.py). `fingerprint` is of tensors
-    without history: nobody says when those are filled anew.
+    without history: nobody says when those are filled anew. `rows`: it was coded with rows of one size, and these give
+    them theirs back.
     """
 
-    __slots__ = ("bound", "fingerprint", "plan", "slot", "stash", "ticket")
+    __slots__ = ("bound", "fingerprint", "plan", "rows", "slot", "stash", "ticket")
 
     def __init__(
-        self, stash: Stash, ticket: Ticket, plan: Plan, slot: Slot, *, dtype: torch.dtype, raw_bytes: int
+        self,
+        stash: Stash,
+        ticket: Ticket,
+        plan: Plan,
+        slot: Slot,
+        *,
+        dtype: torch.dtype,
+        raw_bytes: int,
+        rows: Rows | None = None,
     ) -> None:
-        super().__init__(dtype, raw_bytes, plan.stored_bytes)
+        super().__init__(dtype, raw_bytes, plan.stored_bytes + (0 if rows is None else rows.num_bytes))
+        self.rows = rows
         self.bound: Callable[[Tensor], None] | None = None
         self.fingerprint: object = None
         self.stash = stash
@@ -222,6 +233,8 @@ class Compressed(Stored):
             value = plan.backend.decode(plan.coder, layout, self.dtype, stash.planes, token)
         finally:
             stash.unpin()
+        if self.rows is not None:
+            self.rows.undo(value)
         if self.bound is not None:
             self.bound(value)
         return value

@@ -74,6 +74,7 @@ class Facts:
     is_constant    autograd has no history of it: a mask, noise, a batch, a statistic
     lossless       the codec that stores its masks or integers without loss, and the bytes that it takes
     sources        ids of the slots that its tensors can be recomputed from
+    is_input_of_norm  a layer norm or RMSNorm reads it
     is_made_to_fit  its reader takes it only exact, or recomputed with all else that it saved
     is_through_layers  that takes products with weights, which last recompute_seconds
     """
@@ -98,6 +99,7 @@ class Facts:
     is_constant: bool = False
     lossless: tuple[Spec, int] | None = None
     sources: tuple[int, ...] = ()
+    is_input_of_norm: bool = False
     is_made_to_fit: bool = False
     is_through_layers: bool = False
     recompute_seconds: float = 0.0
