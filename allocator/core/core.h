@@ -344,9 +344,10 @@ bool dafi_make_room(daf_arena_t *arena, uint64_t num_bytes, uint32_t keep);
 /* Have `num_pages` dirty pages in the plane zone. */
 bool dafi_admit_pages(daf_arena_t *arena, uint64_t num_pages);
 uint64_t dafi_shrink_to(daf_arena_t *arena, uint64_t target_bytes, dafi_reason_t reason); /* returns bytes still over */
-void dafi_after_free(daf_arena_t *arena);                                 /* give back at once while over budget */
-dafi_peaks_t dafi_now(const daf_arena_t *arena);                          /* every measure that has a peak, as of now */
-void dafi_note(daf_arena_t *arena);                                       /* peaks and low marks, after every change */
+void dafi_after_free(daf_arena_t *arena);        /* give back at once while over budget */
+dafi_peaks_t dafi_now(const daf_arena_t *arena); /* every measure that has a peak, as of now */
+void dafi_commands_step(daf_arena_t *arena);     /* under its lock, after a step: what waited for it */
+void dafi_note(daf_arena_t *arena);              /* peaks and low marks, after every change */
 uint64_t dafi_least_budget(const daf_arena_t *arena, uint64_t num_bytes); /* that would hold so much more now */
 uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_bytes);
 void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome);

@@ -37,7 +37,7 @@ _FIELD = struct.Struct("=48s16s112sIIII")
 _EVENT = struct.Struct("=QQIIQd88s")
 _EVENT_HEAD = struct.Struct("=QxxxxxxxxI")
 _MAP = struct.Struct("=QQQQQ")
-_REQUEST = struct.Struct("=QIIQ40x")
+_REQUEST = struct.Struct("=QIIQQ32x")
 _OUTCOME = struct.Struct("=QQQQ160s")
 _COMMAND_HEADER_BYTES = 64
 _COMMAND_PAGE_BYTES = _COMMAND_HEADER_BYTES + NUM_COMMANDS * (_REQUEST.size + _OUTCOME.size)
@@ -472,7 +472,15 @@ class StatsPage:
         """Ask for an allocation profile, begun if there is none yet; returns the generation."""
         return self._request(3, 0)
 
-    def _request(self, kind: int, value: int) -> int:
+    def request_budget_at(self, num_bytes: int, step: int) -> int:
+        """Ask for a budget as soon as so many steps are done; returns the generation."""
+        return self._request(4, num_bytes, step)
+
+    def request_cancel(self, generation: int) -> int:
+        """Take back a budget that waits for its step; returns the generation of this request."""
+        return self._request(5, generation)
+
+    def _request(self, kind: int, value: int, step: int = 0) -> int:
         if self.state() != "live":
             raise ProcessLookupError(f"process {self._pid} has ended: nobody would read the command")
         with self._command_page() as file:
@@ -480,9 +488,9 @@ class StatsPage:
             if requested - done >= NUM_COMMANDS:
                 raise BlockingIOError(f"{requested - done} commands wait already for process {self._pid} to take them")
             generation = requested + 1
-            check = ((generation * 31 + kind) * 31 + value) % 2**32
+            check = ((generation * 31 + kind) * 31 + value + step * 37) % 2**32
             offset = _COMMAND_HEADER_BYTES + generation % NUM_COMMANDS * _REQUEST.size
-            os.pwrite(file, _REQUEST.pack(generation, kind, check, value), offset)
+            os.pwrite(file, _REQUEST.pack(generation, kind, check, value, step), offset)
             os.pwrite(file, _WHOLE.pack(generation), 16)  # last: it announces the request
         return int(generation)
 

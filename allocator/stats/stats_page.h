@@ -85,11 +85,20 @@ typedef struct dafi_map_record {
 
 typedef struct dafi_request {
     uint64_t generation;
-    uint32_t kind; /* 1 budget, 2 pause */
+    uint32_t kind; /* 1 budget, 2 pause, 3 profile, 4 budget at a step, 5 take back what waits for its step */
     uint32_t check;
     uint64_t value;
-    uint64_t spare[5];
+    uint64_t step; /* of kind 3 */
+    uint64_t spare[4];
 } dafi_request_t;
+
+/* A budget that waits for its step, so that all ranks of a job change theirs in the same one. */
+typedef struct dafi_scheduled {
+    uint64_t generation; /* 0: none waits */
+    uint64_t num_bytes, step;
+    bool is_tried; /* its step has come: the outcome is to be told */
+    daf_outcome_t outcome;
+} dafi_scheduled_t;
 
 typedef struct dafi_outcome_record {
     uint64_t sequence;
@@ -109,6 +118,7 @@ typedef struct dafi_command_page {
 
 struct dafi_page {
     dafi_page_header_t *recent; /* guarded by the arena's lock */
+    dafi_scheduled_t scheduled; /* guarded by the arena's lock */
     dafi_page_header_t *staged; /* the file's content; this and all below guarded by write_lock */
     pthread_mutex_t write_lock; /* taken before the arena's lock, never after it */
     int file, command_file;
