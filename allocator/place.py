@@ -79,7 +79,7 @@ def find_place(environ: Mapping[str, str] | None = None) -> Place:
     world_size = max(_read(environ, row.world_size, 1) if row else 1, rank + 1)
     in_pod = _PODS in environ
     return Place(
-        job=_bounded(_job(environ, world_size)),
+        job=_bounded(_job(environ, world_size)).replace("/", "_"),  # it is a part of addresses
         host=_bounded(_host(environ)),
         rank=rank,
         local_rank=_read(environ, row.local_rank, 0) if row else 0,

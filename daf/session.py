@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -77,6 +77,7 @@ class Session:
         self._owner_pid = 0
         self._ending = Ending()
         self._kinds: Any = None
+        self._forget_neighbours: Callable[[], None] = lambda: None
         self._from_environment = False
         self._profile: Any = None
 
@@ -211,6 +212,7 @@ class Session:
         self._kinds.on_step = self._heed
         self._kinds.counts_steps = config.bits == "off"
         self._ending.watch(self.engine.arena.page_path)
+        self._watch_neighbours()
         atexit.register(self._leave)
         self._final = {}
         if config.sidecar != "off":
@@ -228,6 +230,14 @@ class Session:
                 start_beside(self.config.sidecar)
         except Exception as error:  # the run matters more than its page
             warnings.warn(f"DAF has no sidecar: {error}", RuntimeWarning, stacklevel=2)
+
+    def _watch_neighbours(self) -> None:
+        from daf.neighbours import maybe_watch
+
+        try:
+            self._forget_neighbours = maybe_watch(self.engine.arena.page_path)
+        except DafError as error:  # the run matters more than who watches it
+            warnings.warn(f"DAF's sidecars will not find each other: {error}", RuntimeWarning, stacklevel=2)
 
     def _start_exporter(self) -> None:
         if not any(os.environ.get(name) for name in OTLP_VARIABLES):
@@ -251,6 +261,7 @@ class Session:
         if self._profile is not None:
             self._profile.stop()
             self._profile = None
+        self._forget_neighbours()
         if self._kinds is not None:
             self._kinds.remove()
         if self.engine is not None:

@@ -17,7 +17,7 @@ from daf.dashboards import assets
 from daf.server import problems
 from daf.server.access.guards import Guard
 from daf.server.fleet.state import Sidecar
-from daf.server.routes import change, export, memory, read, scrape, stream
+from daf.server.routes import change, export, jobs, memory, read, scrape, stream
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -43,8 +43,9 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     )
     app.state.sidecar = sidecar
     problems.install(app)
-    for router in (read.router, change.router, stream.router, scrape.router, export.router, memory.router, page):
-        app.include_router(router)
+    for module in (read, change, stream, scrape, export, memory, jobs):
+        app.include_router(module.router)
+    app.include_router(page)
     app.add_middleware(Guard, settings=sidecar.settings, keyring=sidecar.keyring, rates=sidecar.rates)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import pathlib
 import socket
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from daf.allocator.stats.runtime_dir import runtime_dir
 from daf.errors import DafError
@@ -102,6 +103,17 @@ class Client:
         query: dict[str, object] = {"process": pid, "job": job, "rank": rank, "wait": wait}
         query |= {"dry_run": str(dry_run).lower(), "force": str(force).lower()}
         return self._change("PUT", "/v1/budget", query, {"budget": budget})
+
+    def job(self, job: str) -> Any:
+        """Return all ranks of a job, on all its hosts."""
+        return self.get(f"/v1/jobs/{quote(job, safe='')}")
+
+    def put_job_budget(
+        self, budget: int | str, job: str, *, dry_run: bool = False, force: bool = False, wait: float = 30.0
+    ) -> Answer:
+        """Ask for a budget on all ranks of a job in the same step, or on none."""
+        query = {"wait": wait, "dry_run": str(dry_run).lower(), "force": str(force).lower()}
+        return self._change("PUT", f"/v1/jobs/{quote(job, safe='')}/budget", query, {"budget": budget})
 
     def pause(self, paused: bool, *, pid: int | str | None = None, job: str | None = None) -> Answer:
         return self._change("POST", "/v1/compression", {"process": pid, "job": job}, {"paused": paused})
@@ -231,6 +243,7 @@ class DirectTransport:
     """No sidecar: its application, called in this process, over the same stats pages."""
 
     def __init__(self, settings: Settings) -> None:
+        from daf.server.access.job_token import job_token
         from daf.server.app import create_app
         from daf.server.fleet.pages import Pages
         from daf.server.fleet.state import Sidecar
@@ -238,7 +251,9 @@ class DirectTransport:
         self._token = "direct"
         self._loop = asyncio.new_event_loop()
         weakref.finalize(self, self._loop.close)
-        self._sidecar = Sidecar.build(settings, self._token, Pages(settings.runtime_dir), keeps_history=False)
+        self._sidecar = Sidecar.build(
+            settings, self._token, Pages(settings.runtime_dir), keeps_history=False, job_token=job_token(os.environ)
+        )
         self._app = create_app(self._sidecar)
 
     def request(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:

@@ -57,6 +57,7 @@ class Settings:
     port: int = DEFAULT_PORT
     allowed_hosts: frozenset[str] = frozenset()  # further names that the Host header may carry
     tls: Tls | None = None
+    targets_path: pathlib.Path | None = None  # a file of targets for Prometheus' file_sd
     sample_seconds: float = 1.0
     limits: Limits = field(default_factory=Limits)
 

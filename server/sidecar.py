@@ -21,16 +21,19 @@ import uvicorn
 from daf import __version__
 from daf.errors import DafError
 from daf.server.access import tokens
+from daf.server.access.job_token import job_token
 from daf.server.app import create_app
 from daf.server.fleet.members import LIVE
 from daf.server.fleet.pages import Pages
 from daf.server.fleet.state import Sidecar
+from daf.server.jobs.targets import TargetFile
 from daf.server.process.connections import protocol_of
 from daf.server.process.runfile import Lock, Whereabouts, read_whereabouts, short_path
 from daf.server.settings import DEFAULT_PORT, Settings, Tls
 
 log = logging.getLogger("daf.server")
 HANDSHAKE_SECONDS = 10.0
+TARGETS_SECONDS = 2.0
 Announce = Callable[[Sidecar], None]
 
 
@@ -52,7 +55,7 @@ def serve(settings: Settings, *, announce: Announce = lambda _sidecar: None, idl
             tls_context(settings.tls)  # said before anything listens
         token = tokens.load_or_create(settings.token_path)
         with listen(settings) as sockets:
-            sidecar = Sidecar.build(settings, token, Pages(settings.runtime_dir))
+            sidecar = Sidecar.build(settings, token, Pages(settings.runtime_dir), job_token=job_token(os.environ))
             sidecar.address = url_of(settings, sockets[0])
             # uvicorn ends gracefully and then raises the signal once more: it must not kill us before we cleared up.
             before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -66,11 +69,29 @@ def serve(settings: Settings, *, announce: Announce = lambda _sidecar: None, idl
 
 async def _run(sidecar: Sidecar, sockets: list[socket.socket], announce: Announce, idle_exit_seconds: float) -> None:
     server = _Server(uvicorn_config(sidecar), sidecar.settings.tls, on_ready=lambda: _ready(sidecar, announce))
-    watch = asyncio.create_task(_exit_when_idle(sidecar, server, idle_exit_seconds))
+    tasks = [
+        asyncio.create_task(_exit_when_idle(sidecar, server, idle_exit_seconds)),
+        asyncio.create_task(_write_targets(sidecar)),
+    ]
     try:
         await server.serve(sockets=sockets)
     finally:
-        watch.cancel()
+        for task in tasks:
+            task.cancel()
+        sidecar.peers.close()
+
+
+async def _write_targets(sidecar: Sidecar) -> None:
+    """Keep the file for Prometheus true, where one is asked for."""
+    if sidecar.settings.targets_path is None:
+        return
+    file = TargetFile(sidecar.settings.targets_path)
+    while True:
+        try:
+            file.write(sidecar)
+        except OSError as error:
+            log.warning("the targets cannot be written: %s", error)
+        await asyncio.sleep(TARGETS_SECONDS)
 
 
 def uvicorn_config(sidecar: Sidecar) -> uvicorn.Config:

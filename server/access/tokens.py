@@ -81,17 +81,20 @@ def _create(path: pathlib.Path) -> None:
 class Keyring:
     """The token, the open one-time codes and the browser sessions. Holds digests, compares in constant time."""
 
-    def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, token: str, job_token: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._token = _digest(token)
+        self._job_token = _digest(job_token) if job_token else b""
         self._clock = clock
         self._codes: OrderedDict[bytes, float] = OrderedDict()
         self._sessions: OrderedDict[bytes, float] = OrderedDict()
 
     def who(self, credential: str) -> str | None:
-        """Return who holds `credential`: "token", "session", or None for nobody we know."""
+        """Return who holds `credential`: "token", "job" (its other sidecars), "session", or None for nobody we know."""
         digest = _digest(credential)
         if hmac.compare_digest(digest, self._token):
             return "token"
+        if hmac.compare_digest(digest, self._job_token):
+            return "job"
         expires = self._sessions.get(digest)
         return "session" if expires is not None and expires > self._clock() else None
 

@@ -57,7 +57,7 @@ class Ending:
 def read_ending(page_path: pathlib.Path, *, is_closed: bool) -> Ending:
     """Return how the process of this page ended. Anything may be in the file: what makes no sense is not believed."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        found = _parsed(_content(page_path.with_suffix(".end")))
+        found = _parsed(own_content(page_path.with_suffix(".end"), MAX_FILE_BYTES))
         if found is not None:
             return found
     return Ending("finished" if is_closed else "killed")
@@ -72,13 +72,14 @@ def write_killed(page_path: pathlib.Path, number: int) -> None:
             json.dump({"how": "killed", "signal": number}, file)
 
 
-def _content(path: pathlib.Path) -> bytes:
+def own_content(path: pathlib.Path, max_bytes: int) -> bytes:
+    """Return what a file of ours holds; empty for a link, a pipe, or another user's."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
             return b""
-        return os.read(descriptor, MAX_FILE_BYTES)
+        return os.read(descriptor, max_bytes)
     finally:
         os.close(descriptor)
 

@@ -21,7 +21,7 @@ MAX_OPEN = 2048  # pages: each has a descriptor
 MAX_OPENED_PER_LOOK = 256  # so that thousands of new ones cost no second at once
 MAX_TOLD = 64  # refused files that the log names
 # What lies beside a stats page and goes with it.
-BESIDE = ("*.history", "*.widths", "*.cmd", "*.end", "*.profile", "*.modules", "*.notes", "*.oom.json")
+BESIDE = ("*.history", "*.widths", "*.cmd", "*.end", "*.profile", "*.modules", "*.notes", "*.oom.json", "*.peers")
 PAGE_NAME = re.compile(r"[0-9]{1,20}-[0-9]{1,20}(-[0-9]{1,20})?\.stats", re.ASCII)
 
 

@@ -48,7 +48,7 @@ async def put_budget(
     if not force:
         changes.question(change.budget, readings)
     own_words = [("resize", changes.wanted_bytes(change.budget, reading)) for _, reading in readings]
-    async with _waiting(sidecar):
+    async with waiting(sidecar):
         with _telling(readings, own_words):
             answers = await changes.set_budget(change.budget, readings, sidecar.fleet, wait)
             _note(sidecar, request, "budget", change.budget, answers)
@@ -67,7 +67,7 @@ async def post_compression(
 ) -> Response:
     readings = changes.chosen(sidecar.fleet, selection)
     what = "pause" if change.paused else "resume"
-    async with _waiting(sidecar):
+    async with waiting(sidecar):
         with _telling(readings, [(what, None)] * len(readings)):
             answers = await changes.set_paused(change.paused, readings, sidecar.fleet, wait)
             _note(sidecar, request, what, None, answers)
@@ -141,12 +141,18 @@ def _note(sidecar: Sidecar, request: Request, what: str, wish: object, answers: 
         sidecar.hub.publish("change", {"what": what, **kind, "time": sidecar.fleet.clock(), **facts})
 
 
+def note_change(sidecar: Sidecar, request: Request, what: str, *, wish: object, **facts: Any) -> None:
+    """Write down a change of a whole job, and tell the clients."""
+    sidecar.audit.note(_who(request), what, wish=wish, **facts)
+    sidecar.hub.publish("change", {"what": what, "time": sidecar.fleet.clock(), **facts})
+
+
 def _who(request: Request) -> str:
     client = request.client.host if request.client else "unix socket"
     return f"{getattr(request.state, 'who', None) or 'nobody'} from {client or 'unix socket'}"
 
 
-def _waiting(sidecar: Sidecar) -> asyncio.Semaphore:
+def waiting(sidecar: Sidecar) -> asyncio.Semaphore:
     if sidecar.waits.locked():
         raise too_many("Too many changes wait for their outcome", seconds=1)
     return sidecar.waits

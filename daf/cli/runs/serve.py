@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pathlib
 
 import click
 
@@ -32,6 +33,12 @@ from daf.server.settings import DEFAULT_HOST, DEFAULT_PORT
     envvar="DAF_PLAIN_HTTP",
     help="Listen beyond loopback without a certificate: the network is trusted.",
 )
+@click.option(
+    "--file-sd",
+    envvar="DAF_FILE_SD",
+    type=click.Path(dir_okay=False, path_type=pathlib.Path),
+    help="Keep a list of all sidecars here, for Prometheus' file_sd_configs.",
+)
 @click.option("--allow-host", multiple=True, help="A further name under which the sidecar may be asked for.")
 @click.option(
     "--idle-exit",
@@ -49,6 +56,7 @@ def serve(
     tls_cert: str | None,
     tls_key: str | None,
     plain_http: bool,
+    file_sd: pathlib.Path | None,
     idle_exit: float,
     quiet: bool,
     unlimited_rate: bool,
@@ -69,7 +77,13 @@ def serve(
     check_exposure(host, has_tls=tls is not None, is_meant=plain_http)
     names = frozenset(name.lower() for name in allow_host)
     settings = Settings(
-        make_runtime_dir(), host, port, names, tls, limits=Limits.without_rates() if unlimited_rate else Limits()
+        make_runtime_dir(),
+        host,
+        port,
+        names,
+        tls,
+        file_sd,
+        limits=Limits.without_rates() if unlimited_rate else Limits(),
     )
 
     def announce(sidecar: Sidecar) -> None:
