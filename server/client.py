@@ -209,7 +209,7 @@ class SocketTransport:
 
     def request(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        if method != "GET" and (token := read_token(self._token_path)):
+        if (method != "GET" or self._socket) and (token := read_token(self._token_path)):
             headers["Authorization"] = f"Bearer {token}"
         connection = self._connect()
         try:

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:daf:problem:"
@@ -81,8 +82,9 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> list[str]:
     """All methods of the path. The router names only those of the first route that it tried."""
-    documented = request.app.openapi()["paths"].get(request.url.path, {"get": None})
-    return sorted(method.upper() for method in documented)
+    path = request.url.path
+    matching = (it for name, it in request.app.openapi()["paths"].items() if compile_path(name)[0].match(path))
+    return sorted({method.upper() for operations in matching for method in operations}) or ["GET"]
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:

@@ -69,10 +69,6 @@ def _first(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def skew_line(job: Mapping[str, Any]) -> str:
     """Return the least, the median and the most of what should be alike."""
     words: dict[str, Callable[[Any], str]] = {"resident_bytes": format_bytes, "step_seconds": _as_ms, "steps": str}
-        "resident_bytes": format_bytes,
-        "step_seconds": lambda seconds: f"{1000 * seconds:.0f} ms",
-        "steps": str,
-    }
     parts = []
     for name, show in words.items():
         spread = job["skew"].get(name)

@@ -121,6 +121,7 @@ class FakePage:
         self.all_events: list[FakeEvent] = []
         self.commands: list[tuple[str, int]] = []
         self.answers = True
+        self.takes_steps = True  # else it refuses a budget when its step comes
         self.num_snapshots = 0
         self.num_lost = 0
         self.on_request: Callable[[], None] = lambda: None
@@ -160,6 +161,17 @@ class FakePage:
         self.on_request()
         if self.answers and num_bytes >= self.least_bytes:
             self.values["budget_bytes"] = num_bytes
+        return len(self.commands)
+
+    def request_budget_at(self, num_bytes: int, step: int) -> int:
+        """Its step comes at once."""
+        assert step > 0
+        self.values["budget_bytes"] = num_bytes if self.takes_steps else self.values["budget_bytes"]
+        self.commands.append(("budget", num_bytes if self.takes_steps else 0))
+        return len(self.commands)
+
+    def request_cancel(self, generation: int) -> int:
+        self.commands.append(("cancel", generation))
         return len(self.commands)
 
     def close(self) -> None:
