@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SETUP_STAMP := $(VENV)/.setup
 BUILD_STAMP := $(VENV)/.build
 BENCH_STAMP := $(VENV)/.bench
-NATIVE := $(shell find kernels allocator -name '*.[ch]' ! -name _native.c) kernels/build_native.py allocator/build_native.py
+NATIVE := $(shell find kernels allocator quant -name '*.[ch]' ! -name _native.c) kernels/build_native.py allocator/build_native.py
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help

@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from daf.errors import DafOutOfMemoryError
 from daf.quant import ops
+from daf.quant._gate import Gate
+from daf.quant.compiled.dynamo import stay_out
 from daf.quant.compiled.graphs import Rules
 from daf.quant.compiled.inlining import Inlining
-from daf.quant.compiled.pair import serving, why_not
+from daf.quant.compiled.pair import Pair, pair, serving, why_not
 from daf.quant.compiled.store import CompiledStore
 from daf.quant.encode.backends import Backend, Backends, NotHereError
 from daf.quant.encode.choice import UNPLANNED, Chooser, is_relu_like
@@ -111,7 +114,7 @@ class Engine:
         self.is_elastic = bits == "auto"
         self.may_recompute = bits != "lossless"
         self._is_off = bits == "off"
-        self._is_paused = False
+        self._is_paused = self._has_device = False
         self._packing = packing
         self._step_began = 0.0
         self._uses = Uses()
@@ -129,8 +132,10 @@ class Engine:
         self._seen_nodes = SeenNodes()
         self._slices = Slices()
         self._compiled = CompiledStore(self, self._fail)
+        stay_out(self.pack, self.unpack)
+        self.gate = self._make_gate(self)
         self._inlining = Inlining(
-            (self.pack, self.unpack),
+            (self.gate.pack, self.gate.unpack),
             lambda: int(self.arena.stats()["budget_bytes"]),
             lambda: self.num_stashes,
             self._wake,
@@ -160,6 +165,9 @@ class Engine:
         self._undo.callback(self._slices.resize, 0)
         self._undo.enter_context(serving(self, self._compiled))
         self._undo.enter_context(self._inlining.watched())
+        self._undo.callback(self._leave_pair)
+        if self._inlining.is_complete:
+            self._gate_pair()
         self._hooks.install()
         self._undo.callback(self._hooks.remove)
         if self.is_elastic:
@@ -173,6 +181,7 @@ class Engine:
         if not self.is_active:
             return
         self.is_active = False
+        self.gate.is_open = False
         if self.scope.is_after_backward():
             self.policy.end_last_step()
         self._undo.close()
@@ -218,7 +227,31 @@ class Engine:
     def __exit__(self, *_exc: object) -> None:
         self.remove()
 
-    # -- the two hooks
+    # -- the two hooks, behind a gate that answers for what is small or a parameter
+
+    def _make_gate(self, slow: Engine | Pair) -> Gate:
+        return Gate(
+            pack=slow.pack,
+            unpack=slow.unpack,
+            context=self.context,
+            books=self.ledger.books,
+            min_bytes=self.min_bytes,
+            detach=Tensor.detach,
+            current_node=current_node,
+            tensor_type=Tensor,
+            parameter_type=Parameter,
+            kept_type=Kept,
+        )
+
+    def _gate_pair(self) -> None:
+        """The pair that compiled graphs inline has the gate before it too."""
+        self.gate.is_open = False
+        self.gate = self._make_gate(pair())
+        pair().go_through(self.gate)
+
+    def _leave_pair(self) -> None:
+        if self._inlining.is_complete:
+            pair().go_through(None)
 
     def pack(self, tensor: Tensor) -> Handle:
         self.ledger.num_packs += 1
@@ -287,7 +320,8 @@ class Engine:
         node = current_node()
         if node is not None:
             try:
-                self._uses.see_node(node)
+                if type(node) not in self.gate.known_nodes:
+                    self._meet(node)
                 if type(handle) is View:
                     self._see_read(handle, node)
             except Exception as error:
@@ -460,6 +494,7 @@ class Engine:
     def _on_device(self, tensor: Tensor) -> Backend:
         """The first device that a run uses is where its budget is kept, and what plans and pages are about."""
         backend = self.backends.on_device(tensor)
+        self._has_device, self.gate.is_open = True, False  # attention's saves are followed there
         if self.arena is self.backends.host.arena:
             self.arena = self.policy.arena = self.spot.arena = self.guard.arena = backend.arena
             if self.is_elastic:
@@ -512,6 +547,7 @@ class Engine:
             self._rest.was_whole = True
             if self._inlining.step(is_short=self.policy.is_short):
                 self._inlined_at = self.policy.num_steps
+                self._gate_pair()
             tight_budget = self.policy.tight_budget()
             self.context.decoded.has_room = not tight_budget
             self._slices.resize(tight_budget // SLICES if self.may_recompute else 0)
@@ -525,6 +561,7 @@ class Engine:
             self.spot.begin_step(self.policy.probe.is_on)
         except Exception as error:
             self._fail("planning failed; the last plan stays", error)
+        self.gate.is_open = self._hooks.is_wanted and not self.spot.is_on and not self._has_device
 
     def _save_memory(self) -> None:
         """Memory ran short in the middle of a step: the rest of it does without temporaries that it can spare."""
@@ -548,6 +585,7 @@ class Engine:
         self.ledger.settle()
         try:
             self._rest.end_backward()
+            self.gate.is_open &= not self._rest.is_on
         except Exception as error:
             self._fail("the hooks could not be taken off or put back", error)
 
@@ -557,6 +595,13 @@ class Engine:
 
     def _wake(self) -> None:
         self._rest.wake()
+
+    def _meet(self, node: Any) -> None:
+        """A node whose type the gate does not know. Types that stand for many kinds of nodes it never does."""
+        name = node.name()
+        if type(node).__name__ == name and name not in ops.AMPLIFIERS and not is_attention(name):
+            self.gate.known_nodes.add(type(node))
+        self._uses.see_node(node)
 
     def _see_read(self, view: View, node: Any) -> None:
         self._uses.see(node, view)

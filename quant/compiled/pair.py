@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from daf.quant._gate import Gate
 from daf.quant.compiled import ops
 from daf.quant.compiled.dynamo import stay_out
 from daf.quant.compiled.graphs import Decision, Exact, GraphPair, Recomputed, Rules
@@ -65,6 +66,12 @@ class Pair:
         said = f"{VERSION} {budget_bytes or ''}".rstrip()
         self.hooks = (_graph_module("pack", said, self.pack), _graph_module("unpack", said, self.unpack))
         stay_out(self.pack, self.unpack)
+
+    def go_through(self, gate: Gate | None) -> None:
+        """Eager saves are asked for at a gate first, whose slow ways are `pack` and `unpack`; None: at none."""
+        for module, name in zip(self.hooks, ("pack", "unpack"), strict=True):
+            kind: Any = type(module)
+            kind.__call__ = getattr(gate, name) if gate is not None else _hand_on(getattr(self, name))
 
     def pack(self, tensor: Tensor) -> Any:
         target = _target()
@@ -127,13 +134,17 @@ def _graph_module(name: str, said: str, call: Callable[[Any], Any]) -> Any:
     graph.output((graph.placeholder("saved"), f"daf {name} {said}"))
     module = torch.fx.GraphModule(nn.Module(), graph, class_name=f"Daf{name.title()}")
 
+    kind: Any = type(module)  # a class of this module's own
+    kind.__call__ = _hand_on(call)
+    return module
+
+
+def _hand_on(call: Callable[[Any], Any]) -> Callable[[object, Any], Any]:
     def hand_on(_self: object, argument: Any) -> Any:
         return call(argument)
 
-    kind: Any = type(module)  # a class of this module's own
-    kind.__call__ = hand_on
     stay_out(hand_on)
-    return module
+    return hand_on
 
 
 @functools.cache

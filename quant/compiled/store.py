@@ -45,6 +45,7 @@ class Kept(Exact):
         super().__init__(tensor)
         self._ledger, self._num_bytes = engine.ledger, tensor.nbytes
         self._ledger.keep(reason, tensor.nbytes, is_planned=is_planned)
+        self._ledger.hold(tensor.nbytes)
 
     def __del__(self) -> None:
         self._ledger.hold(-self._num_bytes)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from daf.quant._gate import KeptTensor
 from daf.quant.encode.masks import fingerprint
 from daf.quant.saved.layout import Layout, layout_of
 from daf.quant.saved.ledger import Share
@@ -42,31 +43,27 @@ class Handle(Protocol):
         """Give back `stored` from now on; let go of what is held."""
 
 
-class Kept:
+class Kept(KeptTensor):
     """A tensor that is kept exact. Detached, or the graph would hold itself alive.
 
-    With hooks in place autograd no longer compares versions, so this does.
+    With hooks in place autograd no longer compares versions, so this does. Most are made in C (native/gate.c).
     """
 
-    __slots__ = ("__weakref__", "context", "instead", "share", "tensor", "version")
+    __slots__ = ()
 
     def __init__(self, tensor: Tensor, context: Context, num_bytes: int) -> None:
-        self.instead: View | None = None
         # A leaf has no graph to leak, and keeping it saves a detach for every parameter.
-        self.tensor = tensor if tensor.is_leaf else _detached(tensor)
-        self.version = tensor._version
-        self.context = context
-        self.share = Share(0, 0)
-        if num_bytes:
-            self.share.release = functools.partial(context.ledger.hold, -num_bytes)
-            context.ledger.watch(self, self.share)
+        held = tensor if tensor.is_leaf else _detached(tensor)
+        super().__init__(held, context, context.ledger.books, tensor._version, num_bytes)
 
     def restore(self) -> Tensor:
         if self.instead is not None:
-            return self.instead.restore()
-        if self.tensor._version != self.version:
-            raise RuntimeError(modified_in_place(self.tensor, self.version))
-        return self.tensor
+            instead: View = self.instead
+            return instead.restore()
+        tensor: Tensor = self.tensor
+        if tensor._version != self.version:
+            raise RuntimeError(modified_in_place(tensor, self.version))
+        return tensor
 
     @property
     def layout(self) -> Layout:
@@ -78,9 +75,7 @@ class Kept:
         if self.context.monitor.wants(self):
             self.context.monitor.keep(stored, self.tensor)
         self.tensor = self.tensor.new_empty(0)
-        release, self.share.release = self.share.release, None
-        if release is not None:
-            release()
+        self.uncount()
 
 
 def _detached(tensor: Tensor) -> Tensor:
@@ -98,7 +93,6 @@ class Awaited(Kept):
 
     def __init__(self, tensor: Tensor, context: Context, slot: Slot) -> None:
         super().__init__(tensor, context, tensor.nbytes)
-        context.ledger.hold(tensor.nbytes)
         self.slot = slot
 
     def restore(self) -> Tensor:

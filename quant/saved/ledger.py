@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from daf.quant._gate import Books
 from daf.quant.torch_internals import storage_record
 
 if TYPE_CHECKING:
@@ -61,15 +62,18 @@ class Ledger:
     """
 
     def __init__(self, tell: Callable[[int, int], None] = _nobody) -> None:
+        self.books = Books()  # of the handles of tensors that are kept as they are
         self._tell_arena = tell
         self._told = (0, 0)
+        self._told_books_bytes = 0
+        self._entered = (0, 0, 0, 0)  # of what the gate answered: packs, parameters, small ones and their bytes
+        self._held_bytes = 0  # kept without such a handle
         self._lock = threading.RLock()
         self._live: dict[StorageKey, weakref.ref[Stored]] = {}
         self._watched: dict[int, tuple[weakref.ref[object], Share]] = {}
         self._dead: deque[weakref.ref[object]] = deque()
         self.raw_bytes = 0
         self.stored_bytes = 0
-        self.passed_bytes = 0
         self.peak_raw_bytes = 0
         self.peak_stored_bytes = 0
         self.step_raw_bytes = 0
@@ -137,12 +141,39 @@ class Ledger:
 
     def settle(self) -> None:
         """Counts off what died since the last time."""
+        if self.books.live_bytes != self._told_books_bytes:
+            self._tell_books()
         while self._dead:
             with self._lock:
                 if not self._dead:
                     return
                 _, share = self._watched.pop(id(self._dead.popleft()))
                 self._drop(share)
+
+    def _tell_books(self) -> None:
+        with self._lock:
+            change = self.books.live_bytes - self._told_books_bytes
+            self._told_books_bytes += change
+            self._tell(change, change)
+
+    def _enter_books(self) -> None:
+        """What the gate answered without a word counts too."""
+        books = self.books
+        with self._lock:
+            now = (books.num_packs, books.num_parameters, books.num_small, books.small_bytes)
+            packs, parameters, small, num_bytes = (new - old for new, old in zip(now, self._entered, strict=True))
+            self._entered = now
+            self.num_packs += packs
+            for reason, number in (("parameter", parameters), ("small", small)):
+                if number:
+                    self.passed[reason] += number
+            self._step_kept_bytes += num_bytes
+            self._step_fixed_bytes += num_bytes
+
+    @property
+    def passed_bytes(self) -> int:
+        """Of tensors that are kept as they are."""
+        return self.books.live_bytes + self._held_bytes
 
     def _drop(self, share: Share) -> None:
         key = share.key
@@ -176,6 +207,7 @@ class Ledger:
 
     def begin_step(self) -> None:
         """What the step before held at most becomes step_raw_bytes; what no plan can shrink, step_fixed_bytes."""
+        self._enter_books()
         self.step_fixed_bytes = self._step_fixed_bytes
         self.step_raw_bytes = self._step_peak_bytes + self._step_kept_bytes
         self.step_shares = {
@@ -192,20 +224,19 @@ class Ledger:
     @property
     def seen_bytes(self) -> int:
         """The most that plain training held of the saves of the step that goes on, so far."""
+        self._enter_books()
         return self._step_peak_bytes + self._step_kept_bytes
 
     def keep(self, reason: str, num_bytes: int, *, is_planned: bool = False) -> None:
-        """is_planned: exact for now, because a plan says so."""
+        """A tensor is kept exact; is_planned: for now, because a plan says so."""
         self.passed[reason] += 1
-        self.hold(num_bytes)
         self._step_kept_bytes += num_bytes
         self._step_fixed_bytes += 0 if is_planned else num_bytes
 
     def hold(self, num_bytes: int) -> None:
-        """A tensor of so many bytes is kept exact; negative: no longer."""
-        self.passed_bytes += num_bytes
-        if num_bytes:
-            self._tell(num_bytes, num_bytes)
+        """A tensor of so many bytes is kept exact without a handle in the books; negative: no longer."""
+        self._held_bytes += num_bytes
+        self._tell(num_bytes, num_bytes)
 
     def note_exact(self, stored: Stored | None) -> None:
         """A mask, integers or raw bytes were stored: no width of theirs can be planned."""
@@ -213,6 +244,7 @@ class Ledger:
 
     def counts(self) -> dict[str, int]:
         self.settle()
+        self._enter_books()
         return {
             "packs_total": self.num_packs,
             "coded_total": self.num_coded,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as module_hooks
 
+from daf.quant import _gate
 from daf.quant.compiled.dynamo import stay_out
 from daf.quant.torch_internals import current_node, next_number
 
@@ -47,7 +48,6 @@ class _ThreadFrames(threading.local):
     def __init__(self) -> None:
         self.stack: list[Frame] = [Frame("", None)]
         self.num_calls: dict[str, int] = {}
-        self.is_after_unpack = True
         self.epoch = 0
 
 
@@ -76,6 +76,7 @@ class Scope:
         """Starts following module calls. `on_root` runs at every outermost module call, in its thread; what `on_enter`
         returns at a call stays with its frame, which goes to `on_leave` at its end."""
         self._on_root, self._on_enter, self._on_leave = on_root, on_enter, on_leave
+        self.note_backward()
         stay_out(self._enter, self._leave)
         warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
         self._filter = warnings.filters[0]
@@ -106,17 +107,17 @@ class Scope:
 
     def is_new_step(self) -> bool:
         """Whether this save is the first after a backward, outside of any backward; asked at every save."""
-        threads = self._threads
-        if not threads.is_after_unpack or current_node() is not None:
+        if not _gate.is_after_backward() or current_node() is not None:
             return False
-        threads.is_after_unpack = False
-        if threads.stack[-1].module is None:
-            threads.stack[-1].order = 0
+        _gate.set_after_backward(False)
+        frame = self.frame()
+        if frame.module is None:
+            frame.order = 0
         return True
 
     def is_after_backward(self) -> bool:
         """Whether a backward pass ran in this thread since its last save."""
-        return self._threads.is_after_unpack
+        return _gate.is_after_backward()
 
     def modules(self) -> list[torch.nn.Module]:
         """The modules that were seen so far and live."""
@@ -134,7 +135,7 @@ class Scope:
 
     def note_backward(self) -> None:
         """A backward pass is running in this thread: what is saved next, outside modules, is a new round."""
-        self._threads.is_after_unpack = True
+        _gate.set_after_backward(True)
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
@@ -144,6 +145,7 @@ class Scope:
         if threads.epoch != self._epoch:
             threads.epoch = self._epoch
             del stack[1:]
+            _gate.set_followed(False)
         if len(stack) == 1:
             threads.num_calls.clear()
             self._on_root(module)
@@ -157,6 +159,8 @@ class Scope:
         frame = Frame(path if number == 1 else f"{path}@{number}", module)
         frame.call = self._on_enter(module, args)
         stack.append(frame)
+        if frame.call is not None:
+            _gate.set_followed(True)
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
@@ -167,6 +171,7 @@ class Scope:
             if stack[depth].module is module:
                 frame = stack[depth]
                 del stack[depth:]
+                _gate.set_followed(stack[-1].call is not None)
                 if depth == 1:
                     stack[0] = Frame(f"after {frame.path}", None)
                 self._on_leave(frame, args, output)
