@@ -74,6 +74,7 @@ for step in range(6):
 """
 
 
+@pytest.mark.slow
 def test_a_script_is_compared_with_itself_plain_and_under_daf(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ["--plain", "--budget", "1GiB", "--json", "--html", str(tmp_path / "out.html"), str(tmp_path / "train.py")]
