@@ -1,11 +1,12 @@
 """Prometheus metrics: a table of what is exported, and a collector that pulls one snapshot of each process per scrape.
 
-The registry is an argument, no global one is touched, and nothing is counted between scrapes: every number is the
+No global registry is touched, and nothing is counted between scrapes: every number is the
 page's own. `docs/metrics.md` is printed from the table (`python -m daf.server.metrics`).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,11 +14,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import psutil
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from daf import __version__
+from daf.server.exposition import Encode, Row, encoded, end_of
 from daf.server.fleet import figures
 from daf.server.fleet.hub import Hub
 from daf.server.fleet.kinds import kinds
@@ -27,6 +28,8 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 Kind = Literal["gauge", "counter"]
 LABELS = ("run", "job", "host", "rank", "device")
 MAX_BITS = 8
+MANY = 64  # processes, above which a scrape tells the last samples
+STALE_SECONDS = 30.0  # after which the last sample of a living process is told no more
 ENDED_SECONDS = 900.0  # how long an ended process is still reported, so that an alert can see it
 STATES = (LIVE, FINISHED, CRASHED, UNREADABLE)
 
@@ -83,12 +86,18 @@ def _split(prefix: str, suffix: str) -> Callable[[Sample], Samples]:
     """Read the fields `<prefix><label><suffix>` as one metric with a label."""
 
     def read(sample: Sample) -> Samples:
-        for name, value in sample.reading.values.items():
-            label = name.removeprefix(prefix).removesuffix(suffix)
-            if label and name == prefix + label + suffix:
-                yield (label,), value
+        values = sample.reading.values
+        for name, label in _matching(prefix, suffix, tuple(values)):
+            yield (label,), values[name]
 
     return read
+
+
+@functools.lru_cache(maxsize=256)
+def _matching(prefix: str, suffix: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the names between which and prefix and suffix something stands, and what. Most runs have equal fields."""
+    labels = [(name, name.removeprefix(prefix).removesuffix(suffix)) for name in names]
+    return [(name, label) for name, label in labels if label and name == prefix + label + suffix]
 
 
 def _numbered(prefix: str, suffix: str) -> Callable[[Sample], Samples]:
@@ -237,17 +246,30 @@ class FleetCollector(Collector):
         samples = self._samples()
         for export in EXPORTS:
             family = export.family()
-            for sample in samples:
-                if sample.member.state == LIVE or export.when_ended:
-                    for extra, value in export.read(sample):
-                        family.add_metric([*sample.member.labels, *extra], value)
+            for sample, extra, value in _values(export, samples):
+                family.add_metric([*sample.member.labels, *extra], value)
             yield family
         yield from self._own()
 
+    def text(self, encode: Encode) -> bytes:
+        """Return all of that in the encoder's format."""
+        samples = self._samples()
+        rows = {sample.member.id: Row(LABELS, sample.member.labels) for sample in samples}
+        parts = []
+        for export in EXPORTS:
+            parts.append(encoded(encode, [export.family()]))
+            lines = [
+                rows[sample.member.id].line(export.name, export.labels, extra, value)
+                for sample, extra, value in _values(export, samples)
+            ]
+            parts.append("".join(lines).encode())
+        return b"".join([*parts, encoded(encode, self._own()), end_of(encode)])
+
     def _samples(self) -> list[Sample]:
         now = self._fleet.clock()
-        shown = [m for m in self._fleet.select(Selection()) if m.ended_at is None or now - m.ended_at < ENDED_SECONDS]
-        found = self._fleet.read(_of_distinct_labels(shown))
+        known = [m for m in self._fleet.select(Selection()) if m.ended_at is None or now - m.ended_at < ENDED_SECONDS]
+        shown = _of_distinct_labels(known)
+        found = _last_readings(shown, now) if len(shown) > MANY else self._fleet.read(shown)
         return [Sample(member, reading, figures.process_memory(member)) for member, reading in found]
 
     def _own(self) -> Iterator[Metric]:
@@ -267,6 +289,19 @@ class FleetCollector(Collector):
         yield info
 
 
+def _values(export: Export, samples: Iterable[Sample]) -> Iterator[tuple[Sample, tuple[str, ...], float]]:
+    for sample in samples:
+        if sample.member.state == LIVE or export.when_ended:
+            for extra, value in export.read(sample):
+                yield sample, extra, value
+
+
+def _last_readings(members: Iterable[Member], now: float) -> list[tuple[Member, Reading]]:
+    """Return what the sampler read last: reading a thousand pages anew for each scrape would take too long."""
+    found = [(member, member.last) for member in members if member.last is not None]
+    return [it for it in found if it[0].state != LIVE or now - it[1].time < STALE_SECONDS]
+
+
 def _of_distinct_labels(members: Iterable[Member]) -> list[Member]:
     """Return those to show, no two with equal labels: of a rank that was started again the living, or the last."""
     found: dict[tuple[str, ...], Member] = {}
@@ -274,12 +309,6 @@ def _of_distinct_labels(members: Iterable[Member]) -> list[Member]:
         found.pop(member.labels, None)
         found[member.labels] = member
     return list(found.values())
-
-
-def registry_of(fleet: Fleet, hub: Hub) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(FleetCollector(fleet, hub))
-    return registry
 
 
 def table() -> str:

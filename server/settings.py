@@ -27,7 +27,7 @@ class Limits:
     reads_per_second: float = 500.0  # of who holds a credential; of others per client address
     changes_per_second: float = 500.0
     failed_logins_per_second: float = 2.0
-    processes: int = 256
+    processes: int = 2048
     ended_processes: int = 32  # finished and crashed runs whose story is kept
     ended_seconds: float = 24 * 3600.0
     events: int = 4096  # kept for replay

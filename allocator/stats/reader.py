@@ -26,6 +26,8 @@ MAGIC, COMMAND_MAGIC = b"DAFSTATS", b"DAFCMND1"
 VERSION = 1
 NUM_COMMANDS = 16
 MAX_TRIES = 200
+MORE_ROWS = 64  # beyond the last slot that was in use, where new ones are looked for at every look
+LOOKS_AT_FEW = 16
 SILENT_SECONDS = 5.0  # without a heartbeat, after which a process that we cannot look up counts as gone
 KEPT_PAGES = 32
 KEPT_SECONDS = 24 * 3600.0
@@ -262,6 +264,7 @@ class StatsPage:
         self._fields = self._read_columns("fields")
         self._row_names, self._row_cells = self._row_layout()
         self._rows: dict[int, tuple[int, SlotRow]] = {}
+        self._num_looks, self._num_rows = 0, MORE_ROWS
         self._kinds = [_text(raw) for raw in self._records("kinds")]
         self.fields = [Field(it.name, it.kind, it.unit, it.help) for it in self._fields]
         self.identity = self._read_identity()
@@ -382,10 +385,14 @@ class StatsPage:
     def slots(self) -> list[SlotRow]:
         """Return the rows in use; each is of one moment. One that is being written all the time is left out."""
         section = self._sections["slots"]
-        before = self._read(section.offset, section.stride * section.count)
+        # Slots are numbered from 0 on, and most pages have few: all rows are looked at now and then.
+        self._num_looks += 1
+        num_rows = section.count if self._num_looks % LOOKS_AT_FEW == 1 else self._num_rows
+        before = self._read(section.offset, section.stride * min(section.count, num_rows))
         used = [i for i, sequence in enumerate(_sequences(before, section.stride)) if sequence]
         if not used:
             return []
+        self._num_rows = used[-1] + 1 + MORE_ROWS
         num_bytes = (used[-1] + 1) * section.stride
         for _ in range(3):
             block, after = self._read(section.offset, num_bytes), self._read(section.offset, num_bytes)

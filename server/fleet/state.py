@@ -6,8 +6,6 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry
-
 from daf.allocator.place import find_place
 from daf.server.access.audit import Audit
 from daf.server.access.rates import Rates
@@ -16,7 +14,7 @@ from daf.server.fleet.hub import Hub
 from daf.server.fleet.members import Discover, Fleet
 from daf.server.fleet.sampler import Sampler
 from daf.server.jobs.peers import Memory, Peers
-from daf.server.metrics import registry_of
+from daf.server.metrics import FleetCollector
 from daf.server.settings import Settings
 
 
@@ -31,7 +29,7 @@ class Sidecar:
     sampler: Sampler
     audit: Audit
     rates: Rates
-    registry: CollectorRegistry
+    metrics: FleetCollector
     peers: Peers
     memory: Memory = field(default_factory=Memory)
     host: str = ""
@@ -55,6 +53,6 @@ class Sidecar:
             rates=Rates(time.monotonic),
             peers=Peers(job_token),
             host=find_place().host,
-            registry=registry_of(fleet, hub),
+            metrics=FleetCollector(fleet, hub),
             waits=asyncio.Semaphore(settings.limits.pending_waits),
         )

@@ -22,4 +22,4 @@ router = APIRouter()
 )
 async def metrics(sidecar: Beside, accept: Annotated[str, Header(max_length=1000)] = "") -> Response:
     encode, content_type = choose_encoder(accept)
-    return Response(encode(sidecar.registry), headers={"Content-Type": content_type})
+    return Response(sidecar.metrics.text(encode), headers={"Content-Type": content_type})
