@@ -1,4 +1,4 @@
-"""The lines of `/metrics`, written for a thousand ranks: `prometheus_client` writes the heads, and each line is one join."""
+"""The lines of `/metrics` for a thousand ranks: `prometheus_client` writes the heads, each line here is one join."""
 
 from __future__ import annotations
 
