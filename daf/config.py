@@ -52,6 +52,7 @@ class Config:
     name: str = ""
     trace: str = ""
     profiling: bool = False
+    deterministic: bool = False
 
     @classmethod
     def read(cls, words: Mapping[str, object]) -> Config:
@@ -214,4 +215,5 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "name": _text,
     "trace": _text,
     "profiling": _flag,
+    "deterministic": _flag,
 }

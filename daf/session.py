@@ -55,6 +55,7 @@ class Session:
         name: str | None = None,
         trace: str | Path | None = None,
         profiling: str | bool | None = None,
+        deterministic: str | bool | None = None,
         **unknown: object,
     ) -> None:
         settings: dict[str, object] = {
@@ -66,6 +67,7 @@ class Session:
         }
         settings |= {"spill": spill, "page_bytes": page_bytes, "cpu_allocator": cpu_allocator, "packing": packing}
         settings |= {"rounding": rounding, "sidecar": sidecar, "name": name, "trace": trace, "profiling": profiling}
+        settings |= {"deterministic": deterministic}
         given = {word: value for word, value in settings.items() if value is not None} | unknown
         if config is not None and given:
             raise ValueError(f"give a config or settings, not both: {', '.join(sorted(given))}")
@@ -200,6 +202,7 @@ class Session:
             wish=Wish(ratio=config.ratio, max_error=config.max_error),
             packing=config.packing,
             rounding=config.rounding,
+            is_deterministic=config.deterministic,
         )
         self.engine.install()
         page = self.engine.arena.page_path

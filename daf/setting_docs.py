@@ -40,6 +40,9 @@ SETTINGS = {
     "name": Row("any text", "the script", "what the run is called on the dashboard"),
     "page_bytes": Row("a power of two from 512", "`4096`", "size of a page of the arena"),
     "trace": Row("a file", "off", "write every allocation to it, for `python -m benchmarks.replay`"),
+    "deterministic": Row(
+        "`on`, `off`", "`off`", "plan by estimates instead of measured times: one seed gives equal losses, run to run"
+    ),
     "profiling": Row(
         "`on`, `off`", "`off`", "sample which lines and modules hold memory at the peak (`daf run --profile`)"
     ),

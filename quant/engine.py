@@ -96,6 +96,7 @@ class Engine:
         min_bytes: int = MIN_BYTES,
         packing: str = "inline",
         rounding: str = "nearest",
+        is_deterministic: bool = False,
     ) -> None:
         self.arena = arena
         self.backends = Backends(arena)
@@ -120,7 +121,7 @@ class Engine:
         self._uses = Uses()
         self._running = attention.Running(set(), set())
         self._lstm = Layers()
-        self._through = ThroughLayers(self.context, self.scope.modules)
+        self._through = ThroughLayers(self.context, self.scope.modules, is_deterministic=is_deterministic)
         self._reruns = Reruns(self._pack_input, self.context, is_on=self.may_recompute)
         norm_inputs = NormInputs(self.encoder.may_recompute_at, is_on=self.may_recompute)
         self._observers: tuple[Observer, ...] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -131,7 +132,8 @@ def open_session(job: Job, baseline_bytes: int) -> Any:
     import daf
 
     if setting.ratio:
-        return daf.Session(bits=setting.bits, ratio=setting.ratio).start()
+        is_deterministic = os.environ.get("DAF_DETERMINISTIC", "off")
+        return daf.Session(bits=setting.bits, ratio=setting.ratio, deterministic=is_deterministic).start()
     if job.limit_bytes:
         return daf.Session(bits=setting.bits, budget=_budget_under(job.limit_bytes, baseline_bytes)).start()
     return daf.Session(bits=setting.bits).start()
