@@ -135,18 +135,21 @@ class Engine:
         self._compiled = CompiledStore(self, self._fail)
         stay_out(self.pack, self.unpack)
         self.gate = self._make_gate(self)
-        self._inlining = Inlining(
-            (self.gate.pack, self.gate.unpack),
-            lambda: int(self.arena.stats()["budget_bytes"]),
-            lambda: self.num_stashes,
-            self._wake,
-            is_asked=bits != "auto" or bool(wish),
-        )
+        self._inlining = self._make_inlining(is_asked=bits != "auto" or bool(wish))
         self._hooks = self._inlining.hooks
         self._rest = Rest(self._hooks, self.scope, self.policy, self.ledger, self._may_rest)
         self._inlined_at = -1
         self._warned: set[str] = set()
         self._undo = contextlib.ExitStack()
+
+    def _make_inlining(self, *, is_asked: bool) -> Inlining:
+        return Inlining(
+            (self.gate.pack, self.gate.unpack),
+            lambda: int(self.arena.stats()["budget_bytes"]),
+            lambda: self.num_stashes,
+            self._wake,
+            is_asked=is_asked,
+        )
 
     # -- on and off
 
