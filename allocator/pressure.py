@@ -40,7 +40,12 @@ def raise_stored() -> None:
         raise _stored.pop()
 
 
-@ffi.def_extern(error=0)  # type: ignore[untyped-decorator]
+def _interrupted(_kind: object, error: BaseException, _trace: object) -> int:
+    """A signal's handler raised before the first line of the callback, where no `try` of ours is entered yet."""
+    return -1 if not isinstance(error, Exception) and hold_for_main_thread(error) else 0
+
+
+@ffi.def_extern(error=0, onerror=_interrupted)  # type: ignore[untyped-decorator]
 def daf_on_pressure(context: Any, missing_bytes: int) -> int:
     """Return 1 where something may have been freed, 0 where not, -1 where an exception waits to be raised."""
     callback = _callbacks.get(int(ffi.cast("uintptr_t", context)))

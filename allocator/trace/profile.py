@@ -193,18 +193,20 @@ def open_profile() -> Profile | None:
     return _open
 
 
-@ffi.def_extern(error=0)  # type: ignore[untyped-decorator]
+def _give_up(_kind: object, error: BaseException, _trace: object) -> int:
+    """A stack too deep, a program that is going down: the block goes without. Ctrl-C is raised once C has returned.
+
+    Not an `except`: a signal's handler runs before the first line of the callback, outside any `try` in it.
+    """
+    is_held = not isinstance(error, Exception) and hold_for_main_thread(error)
+    return int(lib.DAF_PROFILE_INTERRUPTED) if is_held else 0
+
+
+@ffi.def_extern(error=0, onerror=_give_up)  # type: ignore[untyped-decorator]
 def daf_on_look(_num_bytes: int) -> int:
     """Return the number of the stack that asks for memory now; 0 where it cannot be told."""
     profile = _open
-    if profile is None:
-        return 0
-    try:
-        return profile.look(sys._getframe(1))
-    except Exception:  # a stack too deep, a program that is going down: the block goes without
-        return 0
-    except BaseException as error:
-        return int(lib.DAF_PROFILE_INTERRUPTED) if hold_for_main_thread(error) else 0
+    return 0 if profile is None else profile.look(sys._getframe(1))
 
 
 def _copied(kind: str, read: Any, cap: int) -> list[tuple[int, ...]]:
