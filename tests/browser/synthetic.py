@@ -33,6 +33,7 @@ class SyntheticPage:
     world_size: int = 1
     error_ratio: float = 0.12
     is_paused: bool = False
+    is_foreign: bool = False
 
     @property
     def identity(self) -> Any:
@@ -46,6 +47,10 @@ class SyntheticPage:
             local_rank=self.rank,
             world_size=self.world_size,
             device="cpu",
+            host="",
+            pod="",
+            namespace="",
+            launcher="",
             started_at=self.started_at,
             versions={"daf": "0"},
         )

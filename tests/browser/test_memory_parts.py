@@ -28,6 +28,7 @@ PROFILE = {
 @pytest.fixture
 def profiled(one_run: list[SyntheticPage]) -> list[SyntheticPage]:
     path = one_run[0].path
+    path.touch()  # else the sidecar clears away what lies beside it
     path.with_suffix(".modules").write_text(json.dumps(MODULES))
     path.with_suffix(".profile").write_text(json.dumps(PROFILE))
     return one_run
