@@ -2,8 +2,8 @@
 
     python -m benchmarks.pressure --model resnet18 [--json FILE] [--plot FILE.svg]
 
-The model is built inside each session, so its peak is weights, gradients, activations and temporaries: plain's peak
-over imports. Weights stand still, and every step draws its noise from its own seed, so the gradient of the last step
+The model is built inside each session and the data outside, so its peak is weights, gradients, activations and
+temporaries: plain's peak over imports. Weights stand still, and every step draws its noise from its own seed, so the gradient of the last step
 can be compared with plain's. Times are the fastest step of each run, over plain's fastest.
 """
 
@@ -22,8 +22,8 @@ import daf
 from benchmarks.tools import report
 from benchmarks.tools.cli import add_model_options
 from benchmarks.workloads.data import DataFolder
-from benchmarks.workloads.models import build
-from benchmarks.workloads.workload import Options, Workload
+from benchmarks.workloads.models import recipe
+from benchmarks.workloads.workload import Options, Recipe, Workload
 from daf.errors import DafOutOfMemoryError
 from daf.sizes import format_bytes
 
@@ -35,6 +35,7 @@ COUNTED = ("kept_bytes", "recomputed_bytes", "compressed_bytes", "spilled_bytes"
 COLUMNS = {
     "budget_fraction": lambda value: f"{value:.0%}",
     "budget_bytes": format_bytes,
+    "outcome": str,
     "peak_resident_bytes": format_bytes,
     "grad_rel_error": lambda value: f"{value:.4f}",
     "step_ratio": lambda value: f"{value:.2f}",
@@ -45,9 +46,9 @@ COLUMNS = {
 class Run:
     """One session's training: the gradient of its last step, its fastest step, its figures."""
 
-    def __init__(self, options: Options, model: str, num_steps: int, **settings: Any) -> None:
+    def __init__(self, made_by: Recipe, num_steps: int, **settings: Any) -> None:
         with daf.Session(**settings) as session:
-            workload = build(model, options)
+            workload = made_by.build()
             self.seconds = min(_step(workload, number) for number in range(num_steps))
             self.stats = session.stats()
             self.gradient = [parameter.grad.clone() for parameter in workload.trainable() if parameter.grad is not None]
@@ -74,7 +75,8 @@ def relative_error(ours: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
 
 def measure(model: str, options: Options, *, fractions: Sequence[float], num_steps: int) -> list[report.Row]:
     """Return a row for each part of plain's peak, and one for the ratio."""
-    plain = Run(options, model, num_steps, budget=UNLIMITED_BYTES, bits="off")
+    made_by = recipe(model, options)
+    plain = Run(made_by, num_steps, budget=UNLIMITED_BYTES, bits="off")
     budgets: list[tuple[float | None, dict[str, Any]]] = [
         *((fraction, {"budget": int(fraction * plain.peak_bytes)}) for fraction in fractions),
         (None, {"budget": UNLIMITED_BYTES, "ratio": RATIO}),
@@ -82,7 +84,7 @@ def measure(model: str, options: Options, *, fractions: Sequence[float], num_ste
     rows = []
     for fraction, settings in budgets:
         try:
-            run = Run(options, model, num_steps, **settings)
+            run = Run(made_by, num_steps, **settings)
         except (DafOutOfMemoryError, torch.OutOfMemoryError):
             run = None
         rows.append(_row(model, plain, run, fraction, settings["budget"]))

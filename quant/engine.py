@@ -47,7 +47,7 @@ from daf.quant.recompute import attention
 from daf.quant.recompute.batchnorm_relu import NormInputs
 from daf.quant.recompute.layernorm_bound import bound_input
 from daf.quant.recompute.layers import ThroughLayers, slots_before
-from daf.quant.recompute.module_rerun import Reruns
+from daf.quant.recompute.module_rerun import AS_OP, Reruns
 from daf.quant.recompute.recurrent import Layers
 from daf.quant.recompute.rules import handle_of, recipe_of
 from daf.quant.rest import Rest
@@ -314,9 +314,12 @@ class Engine:
         frame = self.scope.frame()
         order, frame.order, frame.inputs_of = frame.order, INPUT_ORDER, module
         try:
-            return self.pack(tensor)
+            handle = self.pack(tensor)
         finally:
             frame.order, frame.inputs_of = order, None
+        if isinstance(handle, View) and isinstance(handle.stored, Exact):
+            handle.stored.find(AS_OP)  # no node of the graph reads it
+        return handle
 
     def unpack(self, handle: Handle) -> Tensor:
         self.scope.note_backward()
@@ -630,11 +633,13 @@ class Engine:
     def _leave_module(self, frame: Frame, args: tuple[Any, ...], output: object) -> None:
         assert frame.module is not None
         try:
-            for observer in self._observers:
-                if observer.is_on:
-                    observer.leave_module(frame, frame.module, args, output)
-            if self.is_elastic and self._new_slots:
-                find_readers(output, self._seen_nodes.numbers)
+            try:
+                for observer in self._observers:
+                    if observer.is_on:
+                        observer.leave_module(frame, frame.module, args, output)
+            finally:
+                if self.is_elastic and self._new_slots:
+                    find_readers(output, self._seen_nodes.numbers)
         except (DafOutOfMemoryError, torch.OutOfMemoryError):
             self.ledger.num_failures += 1
         except Exception as error:

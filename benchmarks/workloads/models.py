@@ -7,6 +7,7 @@
 | minilm, minilm-fused | MiniLM-L6 with real weights, eager or fused attention, two classes | 32 x 64 tokens |
 | minilm-lora, minilm-fused-lora | the same with LoRA r8 | 32 x 64 |
 | gpt2, gpt2-lora | GPT-2 124M from a config, random weights, fused attention | 8 x 128 |
+| gpt2-chars | GPT-2 of 4 layers, 256 wide, 65 characters, dropout on attention too | 8 x 128 |
 | gpt2-medium-lora | GPT-2 Medium with LoRA r4 | 4 x 128 |
 | roberta, roberta-lora | RoBERTa-base from a config, random weights, eager attention, two classes | 8 x 128 |
 
@@ -77,6 +78,7 @@ MODELS: dict[str, Callable[[str, Options], Recipe]] = {
     "minilm-fused-lora": transformer.minilm,
     "gpt2": transformer.gpt2,
     "gpt2-lora": transformer.gpt2,
+    "gpt2-chars": transformer.gpt2_chars,
     "gpt2-medium-lora": transformer.gpt2,
     "roberta": transformer.roberta,
     "roberta-lora": transformer.roberta,

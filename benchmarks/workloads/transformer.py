@@ -15,6 +15,7 @@ from benchmarks.workloads.workload import (
     Batch,
     Options,
     Recipe,
+    characters,
     masked_class_loss,
     next_token_loss,
     scaled,
@@ -203,6 +204,22 @@ def gpt2(name: str, options: Options) -> Recipe:
         return model, blocks
 
     make_batch = token_batches(options.batch_size or size, steps, vocab=50257)
+    return Recipe(name, make_model, make_batch, next_token_loss, options.seed)
+
+
+def gpt2_chars(name: str, options: Options) -> Recipe:
+    """A GPT-2 of 4 layers over characters, dropout on attention too: its memory is its activations."""
+    steps, vocab = options.seq_len or 128, 65
+
+    def make_model() -> tuple[nn.Module, list[nn.Module]]:
+        transformers = import_transformers()
+        drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), options.dropout)
+        size = {"n_embd": scaled(256, options.scale, 64), "n_layer": 4, "n_head": 8, "n_positions": steps}
+        special = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=vocab, **size, **drops, **special))
+        return model, list(model.transformer.h)
+
+    make_batch = token_batches(options.batch_size or 8, steps, vocab=vocab, corpus=characters(options))
     return Recipe(name, make_model, make_batch, next_token_loss, options.seed)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from daf.quant.plan import coupled
 from daf.quant.plan.menu import Choice, Kind, Menu, Menus, Option, Total, noise_of, total
 
-GOOD_ERROR = 0.02**2  # a gradient that errs by 2% trains as an exact one does: from there on the faster plan is better
+GOOD_ERROR = 0.01**2  # a gradient that errs by 1% trains as an exact one does: from there on the faster plan is better
 ERROR_CAP = 0.35**2  # what a wish for fewer bytes may cost. Beyond, hardly any of the gradient is left to learn from
 MARGIN = 0.05  # what a change of plan must gain
 NUM_ROUNDS = 4

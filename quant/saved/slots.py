@@ -194,7 +194,8 @@ class Slot:
         importance = self.facts.importance
         for curve in self.facts.curves:
             if (curve.codec, curve.group) == (spec.codec, spec.group) and importance:
-                errors = curve.errors
+                known = curve.errors  # of widths that were worth it
+                errors = (*known, *[known[-1]] * (num_streams - len(known)))
                 return [importance * (errors[max(0, i - 1)] - errors[i]) for i in range(num_streams)]
         return [4.0**-i for i in range(num_streams)]
 

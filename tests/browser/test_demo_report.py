@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from daf.server import Client
 from tests.browser.conftest import Tab
 
-LABELS = ["held-out loss", "saved activations", "peak memory over imports", "median step", "evictions"]
+LABELS = ["held-out loss", "gradient error", "saved activations at the end", "peak memory over imports", "median step"]
 
 
 def test_the_demos_report_opens_from_disk_and_repeats_its_table(

@@ -1,4 +1,4 @@
-"""`make demo`: the same plain training script twice, without and with DAF, and what that changed."""
+"""`make demo`: one plain training script three times: without DAF, with room, and while its budget falls over REST."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -17,11 +18,16 @@ from rich.table import Table
 
 from daf.sizes import format_bytes
 
+if TYPE_CHECKING:
+    from daf.server import Client
+
 SCRIPT = pathlib.Path(__file__).with_name("train.py")
 TITLE = "The same script, plain and under DAF"
-COLUMNS = ("", "plain", "DAF", "DAF / plain")
+COLUMNS = ("", "plain", "DAF with room", "DAF, budget falling")
 OnStep = Callable[[int, int], None]
 MIN_STEPS = 8  # before the budget is changed: what the run needs is known by then
+ROOM = 1.25  # of plain's peak
+FALLS = (0.7, 0.5)  # of the need of the run with room: at a third and at two thirds of the steps
 SETTINGS = {"PYTORCH_ALLOCATOR": "daf", "DAF_NAME": "demo"}
 
 
@@ -33,12 +39,13 @@ class Outcome:
     peak_bytes: int
     median_step_seconds: float
     saved_bytes: int
-    evictions: int = 0
+    resident_bytes: int = 0
+    gradient_error: float = 0.0
     pid: int = 0
 
 
 @click.command()
-@click.option("--steps", default=80, show_default=True, help="Training steps of each of the two runs.")
+@click.option("--steps", default=80, show_default=True, help="Training steps of each of the three runs.")
 @click.option("--bits", default="auto", show_default=True, help="Width of saved activations under DAF.")
 @click.option(
     "--report",
@@ -48,7 +55,7 @@ class Outcome:
     help="Where to write the report of the run under DAF.",
 )
 def demo(steps: int, bits: str, report: pathlib.Path) -> None:
-    """Train a small GPT on the standard library's sources, plain and under DAF, and compare the two."""
+    """Train a small GPT on the standard library's sources: plain, under DAF with room, and under a falling budget."""
     from daf.cli.runs.report import write_report
     from daf.server import Client, ensure_running
 
@@ -58,25 +65,31 @@ def demo(steps: int, bits: str, report: pathlib.Path) -> None:
     console.print(f"Live page: {client.page_link()}\nMetrics: {address}/metrics", soft_wrap=True, highlight=False)
     with _progress(console) as progress:
         plain = train("plain", steps, {}, progress, extra=["--count-saved"])
-        budget = plain.peak_bytes
-        change = ""
-
-        def shrink_midway(step: int, pid: int) -> None:
-            nonlocal change
-            if step == steps // 2 >= MIN_STEPS:
-                values = client.get("/v1/stats", process=pid)["processes"][0]["values"]
-                smaller = tight_budget(values)
-                answer = client.put_budget(smaller, pid=pid)
-                change = f"step {step}: budget {format_bytes(budget)} -> {format_bytes(smaller)}: {answer}"
-
-        settings = {**SETTINGS, "DAF_BUDGET": str(budget), "DAF_BITS": bits}
-        under_daf = train("DAF", steps, settings, progress, on_step=shrink_midway)
-    if change:
+        settings = {**SETTINGS, "DAF_BUDGET": str(int(ROOM * plain.peak_bytes)), "DAF_BITS": bits}
+        roomy = train("with room", steps, settings, progress)
+        falls = Falls(client, steps, roomy.resident_bytes)
+        falling = train("falling", steps, settings, progress, on_step=falls)
+    for change in falls.changes:
         console.print(change, highlight=False)
-    rows = _rows(plain, under_daf)
+    rows = _rows(plain, roomy, falling)
     console.print(_table(rows))
-    write_report(report, process=under_daf.pid, tables=[{"title": TITLE, "columns": COLUMNS, "rows": rows}])
+    write_report(report, process=falling.pid, tables=[{"title": TITLE, "columns": COLUMNS, "rows": rows}])
     console.print(f"Report: {report}", soft_wrap=True, highlight=False)
+
+
+class Falls:
+    """Lowers the budget twice while a run trains; `changes` says what became of it."""
+
+    def __init__(self, client: Client, steps: int, need_bytes: int) -> None:
+        self._client = client
+        self._at = {(i + 1) * steps // 3: int(part * need_bytes) for i, part in enumerate(FALLS)}
+        self.changes: list[str] = []
+
+    def __call__(self, step: int, pid: int) -> None:
+        if step in self._at and step >= MIN_STEPS:
+            budget_bytes = self._at[step]
+            answer = self._client.put_budget(budget_bytes, pid=pid)
+            self.changes.append(f"step {step}: budget {format_bytes(budget_bytes)}: {answer}")
 
 
 def train(
@@ -111,28 +124,18 @@ def train(
     return outcome
 
 
-def tight_budget(values: Mapping[str, float]) -> int:
-    """Return so little that saved activations have to lose bits: room for all tensors and half of the planes.
-
-    Where tensors and planes have their peaks at different times that might be plenty: a quarter of the planes goes
-    from the peak of both together.
-    """
-    planes = values["peak_plane_bytes"]
-    wanted = min(values["peak_tensor_bytes"] + planes / 2, values["peak_live_bytes"] - planes / 4)
-    return int(max(1.06 * values["peak_held_bytes"], wanted))
-
-
 def _add_daf_figures(outcome: Outcome, pid: int) -> None:
     from daf.cli.render.summary import final_values
 
     values = final_values(pid)
-    outcome.saved_bytes = int(values["peak_saved_bytes"])
-    outcome.evictions = int(values["evictions_total"])
+    outcome.saved_bytes = int(values["last_step_saved_bytes"])
+    outcome.resident_bytes = int(values["peak_resident_bytes"])
+    outcome.gradient_error = max(values["expected_error_ratio"], values["measured_error_ratio"])
 
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description:>5}"),
+        TextColumn("{task.description:>9}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[loss]}"),
@@ -141,18 +144,21 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _rows(plain: Outcome, under_daf: Outcome) -> list[tuple[str, ...]]:
+def _rows(plain: Outcome, roomy: Outcome, falling: Outcome) -> list[tuple[str, ...]]:
     """Return the comparison as text, row by row: what the terminal shows and the report repeats."""
+    outcomes = (plain, roomy, falling)
 
-    def row(label: str, a: float, b: float, show: Callable[[float], str]) -> tuple[str, ...]:
-        return (label, show(a), show(b), f"{b / a:.3f}" if a else "")
+    def row(label: str, values: list[float], show: Callable[[float], str]) -> tuple[str, ...]:
+        shares = ["", *(f" ({value / values[0]:.2f})" if values[0] else "" for value in values[1:])]
+        return (label, *(show(value) + share for value, share in zip(values, shares, strict=True)))
 
+    errors = ["exact" if outcome.gradient_error == 0.0 else f"{outcome.gradient_error:.1%}" for outcome in outcomes]
     return [
-        row("held-out loss", plain.held_out_loss, under_daf.held_out_loss, lambda loss: f"{loss:.3f}"),
-        row("saved activations", plain.saved_bytes, under_daf.saved_bytes, format_bytes),
-        row("peak memory over imports", plain.peak_bytes, under_daf.peak_bytes, format_bytes),
-        row("median step", plain.median_step_seconds, under_daf.median_step_seconds, lambda s: f"{1000 * s:.0f} ms"),
-        ("evictions", "", str(under_daf.evictions), ""),
+        row("held-out loss", [outcome.held_out_loss for outcome in outcomes], lambda loss: f"{loss:.4f}"),
+        ("gradient error", *errors),
+        row("saved activations at the end", [outcome.saved_bytes for outcome in outcomes], format_bytes),
+        row("peak memory over imports", [outcome.peak_bytes for outcome in outcomes], format_bytes),
+        row("median step", [outcome.median_step_seconds for outcome in outcomes], lambda s: f"{1000 * s:.0f} ms"),
     ]
 
 

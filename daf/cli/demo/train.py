@@ -1,7 +1,7 @@
 """Train a small GPT on the characters of Python's own standard library: plain torch, with no word of DAF in it.
 
-The demo runs this file twice, the second time with PYTORCH_ALLOCATOR=daf in the environment. It writes one JSON line
-a step, and one at the end, to the file descriptor given by --report.
+The demo runs this file three times, the second and third with PYTORCH_ALLOCATOR=daf in the environment. It writes one
+JSON line a step, and one at the end, to the file descriptor given by --report.
 """
 
 from __future__ import annotations
