@@ -3,8 +3,8 @@
     python -m benchmarks.pressure --model resnet18 [--json FILE] [--plot FILE.svg]
 
 The model is built inside each session and the data outside, so its peak is weights, gradients, activations and
-temporaries: plain's peak over imports. Weights stand still, and every step draws its noise from its own seed, so the gradient of the last step
-can be compared with plain's. Times are the fastest step of each run, over plain's fastest.
+temporaries: plain's peak over imports. Weights stand still, and every step draws its noise from its own seed, so the
+gradient of the last step can be compared with plain's. Times are the fastest step of each run, over plain's fastest.
 """
 
 from __future__ import annotations

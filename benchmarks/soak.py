@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 import daf
 from daf.server import Client, ensure_running
+from daf.server.client import SidecarError
 from daf.sizes import format_bytes
 
 STILL_SECONDS = 60.0  # without a step: a deadlock
@@ -133,9 +134,14 @@ def soak(seconds: float, low: float, high: float, seed: int = 0) -> dict[str, An
     answers: dict[str, int] = {}
 
     def change() -> None:
-        answer = client.put_budget(int(draw.uniform(low, high) * need), pid=os.getpid())
+        try:
+            answer = client.put_budget(int(draw.uniform(low, high) * need), pid=os.getpid())
+        except SidecarError:
+            if answers:
+                raise
+            return time.sleep(0.2)  # it has not seen this session yet
         answers[answer.state] = answers.get(answer.state, 0) + 1
-        time.sleep(draw.uniform(0.0, 0.5))
+        return time.sleep(draw.uniform(0.0, 0.5))
 
     with daf.Session(budget=int(high * need)) as session:
         found = trainers(stop)
