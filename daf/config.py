@@ -42,6 +42,7 @@ class Config:
     bits: int | str = "auto"
     ratio: float | None = None
     max_error: float | None = None
+    max_slowdown: float | None = 1.1
     floor: int = 1
     spill: str = ""
     page_bytes: int = 4096
@@ -136,6 +137,19 @@ def _max_error(name: str, value: object) -> float | None:
     raise _refuse(name, value, "the relative error that the gradient may have, such as 0.1 or 10%; 0: no such target")
 
 
+def _max_slowdown(name: str, value: object) -> float | None:
+    text = str(value).strip().lower().removesuffix("x")
+    if text in _NO_WISH:
+        return None
+    try:
+        slowdown = float(text)
+    except ValueError:
+        slowdown = 0.0
+    if 1 <= slowdown <= 100:
+        return slowdown
+    raise _refuse(name, value, "how many times as long a step may take as in plain torch, such as 1.3; none: no bound")
+
+
 def _spill(name: str, value: object) -> str:
     text = str(value).strip()
     if text.lower() in _OFF:
@@ -205,6 +219,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "bits": _bits,
     "ratio": _ratio,
     "max_error": _max_error,
+    "max_slowdown": _max_slowdown,
     "floor": _floor,
     "spill": _spill,
     "page_bytes": _page_bytes,

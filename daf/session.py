@@ -45,6 +45,7 @@ class Session:
         bits: str | int | None = None,
         ratio: str | float | None = None,
         max_error: str | float | None = None,
+        max_slowdown: str | float | None = None,
         floor: int | None = None,
         spill: str | Path | None = None,
         page_bytes: str | int | None = None,
@@ -63,6 +64,7 @@ class Session:
             "bits": bits,
             "ratio": ratio,
             "max_error": max_error,
+            "max_slowdown": max_slowdown,
             "floor": floor,
         }
         settings |= {"spill": spill, "page_bytes": page_bytes, "cpu_allocator": cpu_allocator, "packing": packing}
@@ -199,7 +201,11 @@ class Session:
             self.arena,
             bits=config.bits,
             floor=config.floor,
-            wish=Wish(ratio=config.ratio, max_error=config.max_error),
+            wish=Wish(
+                ratio=config.ratio,
+                max_error=config.max_error,
+                max_slowdown=None if config.deterministic else config.max_slowdown,  # measured seconds differ
+            ),
             packing=config.packing,
             rounding=config.rounding,
             is_deterministic=config.deterministic,

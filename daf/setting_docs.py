@@ -31,6 +31,11 @@ SETTINGS = {
         "none: the budget alone decides",
         "with `auto`: store as little as keeps the gradient error below",
     ),
+    "max_slowdown": Row(
+        "`1.1`, `1.3`, `none`",
+        "`1.1`",
+        "with `auto`: what a step should take at most, of plain torch's, as long as bits can do instead of time",
+    ),
     "floor": Row("`0` to `8`", "`1`", "planes that every stash keeps, however short memory is"),
     "spill": Row("a folder", "off", "where stashes go that the budget has no room for even at their floors"),
     "cpu_allocator": Row("`on`, `off`", "`on`", "serve torch's CPU tensors from the arena"),

@@ -22,6 +22,7 @@ from daf.quant.plan.menu import Choice, Kind, Menu, Menus, Option, Total, noise_
 
 GOOD_ERROR = 0.01**2  # a gradient that errs by 1% trains as an exact one does: from there on the faster plan is better
 ERROR_CAP = 0.35**2  # what a wish for fewer bytes may cost. Beyond, hardly any of the gradient is left to learn from
+WORTH_TIME = 4.0  # times the squared error: a step as fast as wanted is not worth more
 MARGIN = 0.05  # what a change of plan must gain
 NUM_ROUNDS = 4
 NUM_HALVINGS = 12
@@ -37,7 +38,7 @@ class Goal:
     wish_bytes   what the user would like to store at most: kept as long as the error stays under the cap
     max_error    if set: the fewest bytes with no more than this error
     good_error   below this, errors are alike and the fastest plan is taken
-    max_seconds  what a step may take longer, as long as bits can do instead
+    max_seconds  what a step may take longer, as long as bits can do instead: unless that doubles the error
     """
 
     max_bytes: float = math.inf
@@ -94,7 +95,9 @@ def _choose(menus: Menus, goal: Goal) -> Choice:
     if sums.error <= goal.good_error:
         return _bisect(menus, room, _Aim(_seconds, _error, goal.good_error), chosen)
     if sums.seconds > goal.max_seconds:
-        return _bisect(menus, room, _Aim(_error, _seconds, goal.max_seconds), _best(menus, room, _seconds))
+        faster = _bisect(menus, room, _Aim(_error, _seconds, goal.max_seconds), _best(menus, room, _seconds))
+        if total(faster).error <= max(goal.good_error, WORTH_TIME * sums.error):
+            return faster
     return chosen
 
 

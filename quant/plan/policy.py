@@ -54,10 +54,12 @@ class Wish:
 
     ratio      store so many times less than plain torch, of what can be compressed, even where there is room
     max_error  the fewest bytes whose relative gradient error stays below
+    max_slowdown  what a step should take at most, of plain torch's, as long as bits can do instead of time
     """
 
     ratio: float | None = None
     max_error: float | None = None
+    max_slowdown: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self.ratio or self.max_error)
@@ -88,6 +90,7 @@ class Policy:
         self._wish = wish
         self._clock = clock
         self._began = 0.0
+        self._plain_seconds = math.inf
         self._longest_seconds = 0.0
         self._is_in_step = False
         self._room = Room()
@@ -133,10 +136,16 @@ class Policy:
 
     def _tick(self, now: float) -> None:
         if self._is_in_step:
+            self._note_plain(now - self._began)
             self.arena.step(now - self._began)
             self._longest_seconds = max(self._longest_seconds, now - self._began)
         self._began = now
         self._is_in_step = True
+
+    def _note_plain(self, seconds: float) -> None:
+        """What a step would take in plain torch: at most what one took without what its plan takes."""
+        planned = 0.0 if self.outcome is None else self.outcome.seconds
+        self._plain_seconds = min(self._plain_seconds, max(seconds - planned, seconds / 2))
 
     def may_rest(self) -> bool:
         """Whether steps need not be seen: all is kept exact, and stays far below the budget. With a ratio, that is so
@@ -307,7 +316,7 @@ class Policy:
         if wish.max_error:
             return Goal(room, max_error=wish.max_error**2 / self._error_scale)
         if not wish.ratio:
-            return Goal(room)
+            return Goal(room, max_seconds=self._max_seconds(wish))
         fixed = raw = 0
         for slot in slots:
             num_bytes = self.probe.slots[slot.id].num_saves * slot.seen.raw_bytes
@@ -315,7 +324,14 @@ class Policy:
                 raw += num_bytes * FLOAT_BYTES // slot.key[2].itemsize
             else:
                 fixed += num_bytes if slot.facts.lossless is None else slot.facts.lossless[1]
-        return Goal(room, wish_bytes=fixed + max(RATIO_SHARE * raw / wish.ratio, ENOUGH_BYTES))
+        return Goal(
+            room,
+            wish_bytes=fixed + max(RATIO_SHARE * raw / wish.ratio, ENOUGH_BYTES),
+            max_seconds=self._max_seconds(wish),
+        )
+
+    def _max_seconds(self, wish: Wish) -> float:
+        return math.inf if wish.max_slowdown is None else (wish.max_slowdown - 1.0) * self._plain_seconds
 
     def _tell(self, before: Plan | None) -> None:
         """A plan that takes bits away or gives them back is an event."""

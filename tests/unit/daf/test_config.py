@@ -39,6 +39,7 @@ def test_a_number_is_a_budget_in_bytes() -> None:
         ("ratio", "0.5", "16 or 20x"),
         ("ratio", "much", "16 or 20x"),
         ("max_error", "150%", "10%"),
+        ("max_slowdown", "0.5", "1.3"),
         ("max_error", "nan", "0.1"),
         ("floor", "-1", "0 to 8"),
         ("spill", "/no/such/folder", "a folder that exists"),
