@@ -4,7 +4,8 @@ import { bytes, el, percent, say } from "./format.js";
 
 const ROWS = 8;
 const LEAST_SHARE = 0.004; // of the width: less is no box that one could hit
-const LABELLED_SHARE = 0.05;
+const LETTER = 0.52; // width of a letter, of the page's own text: rather too much
+const PADDING = 16;
 const KINDS = ["parameters", "gradients", "optimizer", "activations"];
 
 export class Icicle {
@@ -16,6 +17,12 @@ export class Icicle {
     this.path = []; // names from the root's children down to what is entered
     this.root = null;
     box.addEventListener("keydown", (event) => this.move(event));
+    let width = 0; // its height is what drawing sets
+    new ResizeObserver(([{ contentRect }]) => {
+      if (Math.abs(contentRect.width - width) < 1) return;
+      width = contentRect.width;
+      this.draw();
+    }).observe(box);
   }
 
   show(root) {
@@ -81,12 +88,19 @@ export class Icicle {
     const button = el(
       "button",
       { type: "button", tabindex: "-1", title: text, "aria-label": text, "data-kind": kind, "data-row": row },
-      width >= LABELLED_SHARE ? `${shortened(node.name)} ${bytes(node.bytes)}` : "",
+      this.label(node, width),
     );
     button.dataset.where = path.join("\n");
     button.style.cssText = `left: ${100 * left}%; width: ${100 * width}%; top: calc(${row} * var(--row))`;
     button.addEventListener("click", () => this.enter(row === 0 ? path.slice(0, -1) : path));
     return button;
+  }
+
+  /** As much of name and size as the box has room for: nothing is cut off in the middle. */
+  label({ name, bytes: size }, width) {
+    const pixels = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const letters = (width * this.box.clientWidth - PADDING) / (LETTER * pixels);
+    return [`${shortened(name)} ${bytes(size)}`, shortened(name)].find((text) => text.length <= letters) ?? "";
   }
 
   enter(path) {
