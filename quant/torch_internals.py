@@ -165,7 +165,21 @@ def saved_handles(node: Any, kinds: Kinds, fields: Iterable[str]) -> Iterator[tu
             yield field, handle
 
 
+def is_packed_by_others(node: Any, kinds: Kinds) -> bool:
+    """Whether a node's own saved tensors went through hooks that are not ours: calling the node would run those."""
+    hooked = (one for field in saved_fields(node) for one in _hooked(node, field))
+    return _raw_hook is None or any(not isinstance(one.data, kinds) for one in hooked)
+
+
+def can_tell_handles() -> bool:
+    return _raw_hook is not None
+
+
 def _packed(node: Any, field: str, kinds: Kinds) -> Iterator[Any]:
+    return (one.data for one in _hooked(node, field) if isinstance(one.data, kinds))
+
+
+def _hooked(node: Any, field: str) -> Iterator[Any]:
     if _raw_hook is None:
         return
     try:
@@ -173,8 +187,8 @@ def _packed(node: Any, field: str, kinds: Kinds) -> Iterator[Any]:
     except RuntimeError:  # released
         return
     for one in saved if isinstance(saved, (tuple, list)) else (saved,):
-        if getattr(one, "unpack_hook", None) is not None and isinstance(one.data, kinds):
-            yield one.data
+        if getattr(one, "unpack_hook", None) is not None:
+            yield one
 
 
 def saved_number(node: Any, field: str) -> Tensor | None:

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from daf.quant.encode.choice import EXACT
 from daf.quant.measure.gradient import Monitor, compare
 from daf.quant.observers import Observer
-from daf.quant.saved.handles import Handle, Kept, Recomputed, View, slot_of
-from daf.quant.torch_internals import current_node, leaves_of, next_number, number_of
+from daf.quant.saved.handles import HANDLES, Handle, Kept, Recomputed, View, slot_of
+from daf.quant.torch_internals import current_node, is_packed_by_others, leaves_of, next_number, number_of
 
 if TYPE_CHECKING:
     from daf.allocator import Arena
@@ -225,7 +225,8 @@ class SpotCheck(Observer):
         if node is None:
             return
         self._taken_in = None
-        if isinstance(node, torch.autograd.function.BackwardCFunction):  # written in Python: cannot be called alone
+        is_python = isinstance(node, torch.autograd.function.BackwardCFunction)  # cannot be called alone
+        if is_python or is_packed_by_others(node, HANDLES):
             self._give_up()
         else:
             node.register_prehook(self._run_exact)

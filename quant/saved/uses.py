@@ -38,7 +38,7 @@ from daf.quant.ops import (
 )
 from daf.quant.recompute.module_rerun import AS_OP
 from daf.quant.saved.handles import HANDLES, Exact, Handle, Recomputed, View
-from daf.quant.torch_internals import number_of, saved_fields, saved_handle, saved_handles, setting
+from daf.quant.torch_internals import can_tell_handles, number_of, saved_fields, saved_handle, saved_handles, setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,9 +94,9 @@ class Uses:
         if view.is_consistent:
             return
         for field in _fields_of(node, name, view):
-            use = self.use(node, field)
-            if use not in ALLOWED and not _may_be_recomputed(view, name, field, use):
-                self._forbid(view, f"{short(name)}.{field}: {use}")
+            use = self.use(node, field) if field is not None else Use.UNKNOWN
+            if use not in ALLOWED and not (field and _may_be_recomputed(view, name, field, use)):
+                self._forbid(view, f"{short(name)}.{field or '?'}: {use}")
 
     def use(self, node: Any, field: str) -> Use:
         """What the node does with its saved tensor `field`, seen with what is around it."""
@@ -141,15 +141,17 @@ def _is_recomputed(handle: Handle | None) -> bool:
     return isinstance(handle, View) and isinstance(handle.stored, Recomputed)
 
 
-def _fields_of(node: Any, name: str, view: View) -> tuple[str, ...]:
-    """The names by which a node saved what `view` stands for; where that cannot be told, all that it saved."""
+def _fields_of(node: Any, name: str, view: View) -> tuple[str | None, ...]:
+    """The names by which a node saved what `view` stands for; where that cannot be told, all that it saved. (None,): the
+    node saved something else, and a foreign hook that runs for it asks for ours, as a checkpoint does for its input."""
     if name not in _fields:
         _fields[name] = saved_fields(node)
     fields = _fields[name]
-    if len(fields) < 2:
-        return fields or ("",)
-    found = tuple(field for field, handle in saved_handles(node, HANDLES, fields) if handle is view)
-    return found or fields
+    if not fields:
+        return ("",)
+    if not can_tell_handles():
+        return fields
+    return tuple(field for field, handle in saved_handles(node, HANDLES, fields) if handle is view) or (None,)
 
 
 def _is_fragile_factor(node: Any, field: str) -> bool:
