@@ -176,6 +176,19 @@ _ops("LerpBackward1", "the weight's gradient is a difference that may cancel", w
 # Noise in one factor gets into the gradient of the other.
 PRODUCTS = _BATCHED | _POINTWISE
 MATRIX_PRODUCTS = WEIGHT_OPS | _BATCHED | _MATMUL
+# Products whose factors are looked at in the graph (measure/factors.py): of each factor, by its name, whether it is the
+# first, and the other's place among the node's inputs.
+FACTOR_PLACES: dict[str, dict[str, tuple[bool, int]]] = {
+    "ConvolutionBackward0": {"input": (True, 1), "weight": (False, 0)},
+    "LinearBackward0": {"input": (True, 1)},
+    "AddmmBackward0": {"mat1": (True, 2), "mat2": (False, 1)},
+    "MmBackward0": {"self": (True, 1), "mat2": (False, 0)},
+    "MatmulBackward0": {"self": (True, 1), "other": (False, 0)},
+    "BaddbmmBackward0": {"batch1": (True, 2), "batch2": (False, 1)},
+    "AddbmmBackward0": {"batch1": (True, 2), "batch2": (False, 1)},
+    BMM: {"self": (True, 1), "mat2": (False, 0)},
+    MUL: {"self": (True, 1), "other": (False, 0)},
+}
 
 # -- norms: noise in the input is divided by a scale that is exact, and is part of one term of three
 

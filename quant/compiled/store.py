@@ -72,9 +72,8 @@ class Planes:
         self._sample = probe.slots.get(slot.id)
         self._num_flowing = tensor.numel() * max((ABOVE_LAYER.get(op, 0) for op in slot.facts.ops), default=0)
         if not WEIGHT_OPS.isdisjoint(slot.facts.ops):
-            probe.clock += 1
             rows = tensor.numel() / max(1, tensor.shape[-1])
-            self._layer = probe.layers[slot.path] = Layer(slot.path, probe.clock, energy_of(tensor), rows)
+            self._layer = probe.layers[slot.path] = Layer(slot.path, probe.tick(), energy_of(tensor), rows)
 
     def restore(self, after: Tensor | None) -> Tensor:
         self._engine.scope.note_backward()

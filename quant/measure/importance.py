@@ -32,22 +32,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from daf.quant.measure.factors import Factor, Factors
+from daf.quant.measure.norms import NORMS
 from daf.quant.observers import Observer
-from daf.quant.ops import ATTENTION, BATCH_NORMS, LAYER_NORM, LOGARITHMS, PRODUCTS, SAVES_OUTPUT, flow_of
+from daf.quant.ops import ATTENTION, BATCH_NORMS, FACTOR_PLACES, LOGARITHMS, SAVES_OUTPUT, flow_of
+from daf.quant.saved.handles import HANDLES, Kept
 from daf.quant.saved.layout import is_in_memory, layout_of
-from daf.quant.torch_internals import number_of
+from daf.quant.torch_internals import leaves_of, next_number, saved_handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from daf.quant.saved.handles import View
+    from daf.quant.saved.handles import Handle, View
     from daf.quant.saved.scope import Frame
     from daf.quant.saved.slots import Slot
 
-SAMPLED_ROWS = 64
 STRETCH = 1024  # elements
 NUM_STRETCHES = 128
 ALIKE = 4.0  # neighbours in a picture are alike, so that fewer of a layer's inputs count (ResNet-18: 3 to 5)
+PULL = 0.1  # of the energy that noise which follows the content makes: as much as codecs of two bits draw to the mean
 
 
 @dataclass(slots=True)
@@ -55,12 +58,10 @@ class Layer:
     """One call of a layer with a weight to train. Energies are squared norms."""
 
     path: str
-    clock: int
+    clock: float
     input_energy: float
     rows: float
     grad_energy: float = 0.0
-    fan_in: float = 1.0
-    weight_energy: float = 0.0  # of the weight's own gradient
 
     @property
     def noise_energy(self) -> float:
@@ -102,6 +103,16 @@ class BatchNorm:
         return ALIKE * self.rows / self.fan_in
 
 
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A layer with weights to train, as noise meets it in the gradient at its output: gain times its energy."""
+
+    clock: float
+    gain: float
+    grad_energy: float
+    is_table: bool = False
+
+
 @dataclass(slots=True)
 class SlotSample:
     """What one sampled step showed of a slot. grad_energy is that of the gradient that flows on from there.
@@ -111,7 +122,7 @@ class SlotSample:
     last of them stands for all.
     """
 
-    clock: int
+    clock: float
     num_saves: int = 1
     grad_energy: float = 0.0
     mean_square: float = 1.0
@@ -122,76 +133,50 @@ class Probe(Observer):
     """Collects one sampled step. Switched on by the engine at the start of a forward, read at the start of the next."""
 
     is_on: bool = False
-    clock: int = 0
     has_adapters: bool = False
-    layers: dict[str, Layer] = field(default_factory=dict)
+    factors: Factors = field(init=False)
+    layers: dict[str, Layer] = field(default_factory=dict)  # of compiled graphs
     batch_norms: dict[str, BatchNorm] = field(default_factory=dict)
-    layer_norms: dict[str, float] = field(default_factory=dict)  # energy that flows on per relative energy of noise
-    layer_norms_alike: dict[str, float] = field(default_factory=dict)  # the same, where rows were made alike in size
     slots: dict[int, SlotSample] = field(default_factory=dict)
     on_failure: Callable[[str, Exception], None] = lambda _text, _error: None
     _good_energy: float = 0.0  # of the last gradient that was finite
-    _product: tuple[int, Sequence[Slot]] = (-1, ())
+    _num_ticks: int = 0
+
+    def __post_init__(self) -> None:
+        self.factors = Factors(self._listen, energy_of)
 
     def start(self) -> None:
         self.is_on = True
-        self.clock = 0
         self.has_adapters = False
+        self._num_ticks = 0
+        self.factors.start()
         self.layers.clear()
         self.batch_norms.clear()
-        self.layer_norms.clear()
-        self.layer_norms_alike.clear()
         self.slots.clear()
 
+    def tick(self) -> float:
+        """The place in the forward: the number of autograd's next node, and what came first where it is the same."""
+        self._num_ticks += 1
+        return next_number() + 1e-6 * self._num_ticks
+
     def see_layer(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """A module call ended. Notes it if it has a weight matrix or kernel to train, or is a norm."""
+        """A module call ended. One with frozen weights that passes gradients on says that adapters are trained."""
         weight = module._parameters.get("weight")
         if not args or type(output) is not Tensor:
             return
         x, node = args[0], output.grad_fn
         if type(x) is not Tensor or not x.is_floating_point() or node is None or not is_in_memory(x):
             return
-        if node.name() == LAYER_NORM:
-            # A module that ends in a norm of its own is not that norm: its input is another tensor.
-            if isinstance(module, nn.LayerNorm) if weight is None else weight.shape == x.shape[-1:]:
-                self._see_layer_norm(path, weight, x, node)
-        elif weight is None:
+        if weight is None:
             return
-        elif not weight.requires_grad:
+        if not weight.requires_grad:
             self.has_adapters |= weight.dim() > 1
-        elif weight.dim() > 1:
-            self._see_weights(path, weight, x, node)
         elif node.name() in BATCH_NORMS:
             self._see_batch_norm(path, weight, x, node)
 
-    def _see_layer_norm(self, path: str, weight: Tensor | None, x: Tensor, node: Any) -> None:
-        """From a few rows of C elements. dx = rstd (h - mean(h) - x^ mean(h x^)), h = g weight, so noise d in x^ makes
-        noise rstd (d mean(h x^) + x^ mean(h d)), of energy rstd^2 d^2 ((sum h x^)^2 + h^2) / C a row.
-
-        Not in proportion to dx: where h lies along x^ the exact one nearly cancels, and the noise does not.
-        """
-        cols = x.shape[-1]
-        rows = _some_rows(x.detach(), cols).float()
-        centred = rows - rows.mean(1, keepdim=True)
-        rstd = centred.square().mean(1).clamp_min(1e-12).rsqrt()
-        normal = centred * rstd[:, None]
-        share = x.numel() / rows.numel()
-        mean_square = rows.square().mean()
-
-        def note(grads: tuple[Tensor | None, ...]) -> None:
-            if grads[0] is not None and is_in_memory(grads[0]):
-                scaled = _some_rows(grads[0].detach(), cols).float()
-                scaled = scaled if weight is None else scaled * weight.detach()
-                product = (scaled * normal).sum(1).square() + scaled.square().sum(1)
-                self.layer_norms[path] = share * float((rstd**4 * mean_square * product).sum()) / cols
-                self.layer_norms_alike[path] = share * float((rstd**2 * product).sum()) / cols
-
-        self._listen(node.register_prehook, note)
-
     def _see_batch_norm(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
         """The weight's gradient is the sum of g x^ over each channel."""
-        before = next(reversed(self.layers.values()), None)
-        norm = self.batch_norms[path] = BatchNorm(x.numel() / x.shape[1], 1.0 if before is None else before.fan_in)
+        norm = self.batch_norms[path] = BatchNorm(x.numel() / x.shape[1], _fan_in(x.grad_fn))
 
         def note(grads: tuple[Tensor | None, ...]) -> None:
             norm.grad_energy = _grads_energy(grads)
@@ -203,29 +188,9 @@ class Probe(Observer):
         self._listen(node.register_prehook, note)
         hook = self._listen(weight.register_hook, note_weight)
 
-    def _see_weights(self, path: str, weight: Tensor, x: Tensor, node: Any) -> None:
-        self.clock += 1
-        # A kernel of k taps reads each input k times (over the stride's square: that is in the gradient's rows).
-        is_convolution = weight.dim() > 2
-        taps = weight[0, 0].numel() if is_convolution else 1
-        channels = x.shape[1] if is_convolution else x.shape[-1]
-        layer = Layer(path, self.clock, energy_of(x), x.numel() / channels / taps, fan_in=weight[0].numel())
-        self.layers[path] = layer
-
-        def note(grads: tuple[Tensor | None, ...]) -> None:
-            layer.grad_energy = _grads_energy(grads)
-
-        def note_weight(grad: Tensor) -> None:
-            hook.remove()
-            layer.weight_energy = energy_of(grad)
-
-        self._listen(node.register_prehook, note)
-        hook = self._listen(weight.register_hook, note_weight)
-
     def see_slot(self, slot: Slot, tensor: Tensor) -> None:
-        self.clock += 1
         before = self.slots.get(slot.id)
-        sample = self.slots[slot.id] = SlotSample(self.clock, 1 if before is None else before.num_saves + 1)
+        sample = self.slots[slot.id] = SlotSample(self.tick(), 1 if before is None else before.num_saves + 1)
         node = tensor.grad_fn
 
         def note(grads: tuple[Tensor | None, ...], _grad_outputs: object = None) -> None:
@@ -252,97 +217,151 @@ class Probe(Observer):
     def leave_module(self, frame: Frame, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         self.see_layer(frame.path, module, args, output)
 
-    def see_read(self, view: View, node: Any) -> None:
-        """Factors of one product are partners."""
-        if node.name() not in PRODUCTS or not (slots := view.stored.slots()):
-            return
-        number = number_of(node)
-        if self._product[0] == number:
-            for one, other in ((slots, self._product[1]), (self._product[1], slots)):
-                for slot in one:
-                    slot.facts.partners = tuple({slot.id for slot in other})
-        self._product = (number, slots)
+    def see_save(self, _frame: Frame, handle: Handle, tensor: Tensor) -> None:
+        self.factors.see_save(handle, tensor)
+
+    def begin_backward(self, roots: object) -> None:
+        if self.is_on:
+            found = (one for one in leaves_of(roots) if isinstance(one, Tensor))
+            self._walk([getattr(one, "grad_fn", None) for one in found])
+
+    def see_read(self, _view: View, node: Any) -> None:
+        """For a backward that did not begin with torch.autograd.backward."""
+        self._walk([node])
+
+    def _walk(self, nodes: Sequence[Any]) -> None:
+        try:
+            self.factors.walk(nodes)
+        except Exception as error:
+            self.on_failure("the graph could not be looked through", error)
 
     def scores(self, slots: Iterable[Slot]) -> dict[int, float]:
         """error^2 per relative energy of noise, by slot id. After a gradient that was not finite (an overflow, which a
         scaler of gradients lets pass), those of before."""
         seen = [slot for slot in slots if slot.id in self.slots]
+        self.factors.add_up()
         found = self._scores(seen)
         if all(map(math.isfinite, found.values())) and math.isfinite(self._layers_energy()):
             self._good_energy = self._layers_energy()
             return found
         return {slot.id: slot.facts.importance for slot in seen}
 
+    def own_errors(self, slots: Iterable[Slot]) -> dict[int, float]:
+        """Per relative energy of noise, the squared relative error of the worst gradient that an op makes of it."""
+        found = {slot.id: 0.0 for slot in slots}
+        for factor in self.factors.found:
+            for slot_id in factor.slots:
+                found[slot_id] = max(found.get(slot_id, 0.0), factor.own_error)
+        for slot in slots:
+            for source in slot.facts.sources:  # from which it may be recomputed
+                found[source] = max(found.get(source, 0.0), found[slot.id])
+        return found
+
+    def gains(self) -> dict[int, float]:
+        """By slot id: how much noisier a norm's output is than its input, relative to each.
+
+        By a lot where rows differ in size, or lie far from zero.
+        """
+        return {slot_id: norm.gain for norm in self.factors.norms for slot_id in norm.slots if norm.gain}
+
     @property
     def gradient_energy(self) -> float:
-        """The squared norm of the layers' gradients; at least what it would be if rows did not agree."""
-        energy = max(self._layers_energy(), sum(layer.weight_energy for layer in self.layers.values()))
+        """The squared norm of the gradient, as `_layers_energy` takes it; of one that was not finite, that of before."""
+        energy = self._layers_energy()
         return energy if math.isfinite(energy) else self._good_energy
 
     def _layers_energy(self) -> float:
-        return sum(layer.noise_energy for layer in self.layers.values())
+        """Of the weights' own gradients; where nobody saw these, what they would be if rows did not agree.
+
+        Without embeddings: rows that have never been trained may have gradients larger than all others together, and an
+        optimizer that scales steps by gradients sees the others all the same.
+        """
+        tables = {factor.weight for factor in self.factors.found if factor.is_table}
+        whole = sum(energy for key, energy in self.factors.parameters.items() if key not in tables)
+        layers = sum(layer.noise_energy for layer in self.layers.values())
+        factors = [factor for factor in self.factors.found if factor.weight and not factor.is_table]
+        return whole or layers + sum(factor.spread for factor in factors)
 
     def _scores(self, slots: list[Slot]) -> dict[int, float]:
-        layers = sorted(self.layers.values(), key=lambda layer: layer.clock)
+        layers = self._gains()
         own = {slot.id: self._score(slot, layers) for slot in slots}
         # What is recomputed from a slot's content shares its noise.
         return {
             slot.id: own[slot.id] + sum(own.get(follower, 0.0) for follower in slot.facts.followers) for slot in slots
         }
 
-    def _score(self, slot: Slot, layers: list[Layer]) -> float:
+    def _gains(self) -> list[Gain]:
+        """Of every layer with weights to train."""
+        compiled = [Gain(one.clock, one.input_energy / one.rows, one.grad_energy) for one in self.layers.values()]
+        seen = [factor for factor in self.factors.found if factor.weight]
+        tables = sum(factor.spread for factor in seen if factor.is_table)
+        share = min(1.0, self._layers_energy() / tables) if tables else 1.0  # as much as all layers, at most
+        gains = (factor.gain * (share if factor.is_table else 1.0) for factor in seen)
+        return compiled + [
+            Gain(factor.clock, gain, factor.grad_energy, factor.is_table)
+            for factor, gain in zip(seen, gains, strict=True)
+        ]
+
+    def _score(self, slot: Slot, layers: list[Gain]) -> float:
         sample = self.slots[slot.id]
         into_weights = sum(self.layers[path].noise_energy for path in slot.facts.readers if path in self.layers)
-        if norm := self._norm_of(slot):
+        norm = self._norm_of(slot)
+        norms = () if norm else self.factors.norms
+        mine = [one for one in (*self.factors.found, *norms) if slot.id in one.slots]
+        into_weights += sum(self._product_score(factor, layers) for factor in mine) / sample.num_saves
+        if norm:
             into_weights += norm.grad_energy
         flow = sum(self._flow(slot, op) for op in slot.facts.ops)
-        return into_weights + (flow * self._arriving(sample, layers) if flow else 0.0)
+        return into_weights + (flow * self._arriving(sample.clock, sample.grad_energy, layers) if flow else 0.0)
 
     def score_recomputed(self, slot: Slot) -> float:
         """The same of a batch norm's input that is recomputed from a ReLU's output."""
         norm, sample = self._norm_of(slot), self.slots[slot.id]
         if norm is None:
             return slot.facts.importance
-        return norm.flow_recomputed * sample.grad_energy * self._arriving(sample, list(self.layers.values()))
+        arriving = self._arriving(sample.clock, sample.grad_energy, self._gains())
+        return norm.flow_recomputed * sample.grad_energy * arriving
 
     def _norm_of(self, slot: Slot) -> BatchNorm | None:
         return None if slot.facts.ops.isdisjoint(BATCH_NORMS) else self.batch_norms.get(slot.path)
 
-    def _arriving(self, sample: SlotSample, layers: list[Layer]) -> float:
-        """What the weights of all layers before make of noise in the gradient that flows on, by its energy."""
-        return sum(
-            layer.input_energy / layer.rows * self._reach(sample, layer)
-            for layer in layers
-            if layer.clock < sample.clock
-        )
+    def _product_score(self, factor: Factor, layers: list[Gain]) -> float:
+        if factor.weight:
+            return factor.spread + PULL * factor.drawn
+        return (factor.spread + PULL * factor.pull) * self._arriving(factor.clock, factor.pull, layers)
 
-    def _reach(self, sample: SlotSample, layer: Layer) -> float:
-        """How much of the noise at a slot is left at a layer before it."""
-        if not self.has_adapters or layer.grad_energy >= sample.grad_energy:
+    def _arriving(self, clock: float, grad_energy: float, layers: list[Gain]) -> float:
+        """How much noise in the gradient at a place becomes in the weights of all layers before it."""
+        return sum(layer.gain * self._reach(grad_energy, layer) for layer in layers if layer.clock < clock)
+
+    def _reach(self, grad_energy: float, layer: Gain) -> float:
+        """How much of the noise at a slot is left at a layer before it.
+
+        A norm above an embedding whose rows are small makes it grow with the gradient.
+        """
+        if layer.is_table and grad_energy:
+            return max(1.0, layer.grad_energy / grad_energy)
+        if not self.has_adapters or layer.grad_energy >= grad_energy:
             return 1.0
-        return layer.grad_energy / sample.grad_energy
+        return layer.grad_energy / grad_energy
 
     def _flow(self, slot: Slot, op: str) -> float:
         """Energy of the noise that flows on from `op`, per relative energy of noise in the slot."""
-        if not flow_of(op):
+        is_seen = op in NORMS and slot.id in self.factors.normed and self._norm_of(slot) is None
+        if is_seen or op in FACTOR_PLACES or not flow_of(op):
             return 0.0
-        if op == LAYER_NORM:
-            norms = self.layer_norms_alike if slot.facts.is_input_of_norm else self.layer_norms
-            seen = [norms[path] for path in slot.facts.readers if path in norms]
-            if seen:
-                return sum(seen)
         return self._passing(slot, op) * self._energy_after(slot, op)
 
     def _passing(self, slot: Slot, op: str) -> float:
         """How much of the slot's relative noise passes into the gradient that flows on."""
         if op in LOGARITHMS:
             return self.slots[slot.id].mean_square
-        norm = self.batch_norms.get(slot.path) if op in BATCH_NORMS else None
+        norm = self._norm_of(slot) if op in BATCH_NORMS else None
         return norm.flow if norm is not None else flow_of(op)
 
     def _energy_after(self, slot: Slot, op: str) -> float:
         """Of the gradient that noise at the slot gets into: the one there, or those of its partners."""
-        others = slot.facts.partners if op in PRODUCTS or op in ATTENTION else ()
+        others = slot.facts.partners if op in ATTENTION else ()
         met = [self.slots[slot_id].grad_energy for slot_id in others or (slot.id,) if slot_id in self.slots]
         return sum(met)
 
@@ -371,6 +390,9 @@ def _grads_energy(grads: tuple[Tensor | None, ...]) -> float:
     return sum(energy_of(grad) for grad in grads if grad is not None)
 
 
-def _some_rows(tensor: Tensor, cols: int) -> Tensor:
-    rows = tensor.reshape(-1, cols)
-    return rows[:: max(1, len(rows) // SAMPLED_ROWS)][:SAMPLED_ROWS]
+def _fan_in(node: Any) -> float:
+    """How many numbers each that a layer makes is a sum of."""
+    handle = None if node is None else saved_handle(node, "weight", HANDLES)
+    if not isinstance(handle, Kept) or handle.tensor.dim() < 2:
+        return 1.0
+    return float(handle.tensor[0].numel())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from daf.kernels import Spec
 from daf.quant.encode.choice import LOGARITHM_WIDTH
 from daf.quant.plan.menu import Kind, Option
-from daf.quant.plan.readers import is_logarithm, may_compress
+from daf.quant.plan.readers import is_free, is_logarithm, may_compress
 from daf.quant.recompute.batchnorm_relu import RECOMPUTE_ERROR
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ COLUMN_PRICE = 1.05
 MAX_CHAIN = 3  # in a block: q and k, their softmax, what is made of that
 EXACT_ONLY = 1e9  # what a logarithm makes of noise in its sources: it follows from exact ones alone
 TREE_PRICE = (1.0, 1.0, 1.0, 1.1, 1.25)
+
+
+# Squared relative error of the gradient that one op makes. Beyond, an optimizer that scales each weight's steps by its
+# own gradients (Adam) slows this weight down, however little it adds to the error of the whole.
+OWN_CAP = 0.5**2
 
 
 def menu_of(
@@ -40,12 +45,15 @@ def menu_of(
         options.append(Option(Kind.RECOMPUTE, 0, 0.0, seconds, needs=facts.sources, passes=EXACT_ONLY))
     if not may_compress(slot) and not (with_logarithms and is_logarithm(slot)):
         return options
+    if not importance and not is_free(slot):
+        return options  # no gradient came by, or nobody saw it: what noise would do here is not known
+    passes = importance * facts.source_gain
     if facts.sources and facts.is_through_layers and not is_logarithm(slot):
         seconds = num_saves * facts.recompute_seconds
-        options.append(Option(Kind.RECOMPUTE, 0, 0.0, seconds, needs=facts.sources, passes=importance))
+        options.append(Option(Kind.RECOMPUTE, 0, 0.0, seconds, needs=facts.sources, passes=passes))
     elif facts.sources and not facts.is_through_layers:
         seconds = speeds.of(None, raw_bytes)
-        return [*options, Option(Kind.RECOMPUTE, 0, 0.0, seconds, needs=facts.sources, passes=importance)]
+        return [*options, Option(Kind.RECOMPUTE, 0, 0.0, seconds, needs=facts.sources, passes=passes)]
     if facts.is_made_to_fit:
         return options
     if facts.can_recompute:
@@ -57,6 +65,8 @@ def menu_of(
             stored_bytes = num_saves * curve.stored_bytes[bits]
             if stored_bytes < raw_bytes:
                 spec, noise = Spec(curve.codec, bits, curve.group), curve.errors[bits]
+                if facts.own_error * noise + noise**2 > OWN_CAP:
+                    continue
                 error = importance * noise * _price(spec)
                 seconds = speeds.of(spec, raw_bytes)
                 options.append(Option(Kind.COMPRESS, stored_bytes, error, seconds, spec, noise))

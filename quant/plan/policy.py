@@ -33,7 +33,7 @@ SHOW_EVERY = 8  # steps between two looks for widths that the stats page does no
 # Odd, so that of two models that are trained in turn both are met. In the first hundreds of steps gradients change by
 # orders of magnitude in thirty, and a plan that is older gives bits where they mattered once.
 SAMPLE_EVERY = 31
-EARLY_SAMPLES = frozenset({1, 2, 7, 16})
+EARLY_SAMPLES = frozenset({1, 2, 4, 7, 11, 16, 22})
 NUM_SHORT = 2  # steps in a row that must run short before all are planned: one batch that is longer is no reason
 RATIO_SHARE = 0.99  # of the bytes that a ratio allows; the rest is for the ends of pages
 ENOUGH_BYTES = 256 << 10  # what a ratio leaves to the smallest model: less helps nobody, and costs it its gradient
@@ -241,10 +241,13 @@ class Policy:
         scores = self.probe.scores(slots)
         if not any(scores.values()):
             scores = dict.fromkeys(scores, 1.0)
+        own_errors, gains = self.probe.own_errors(slots), self.probe.gains()
         for slot in slots:
             if math.isfinite(scores[slot.id]):  # else an overflow: what was known before stays
                 slot.facts.importance = scores[slot.id]
                 slot.facts.importance_recomputed = self.probe.score_recomputed(slot)
+                slot.facts.own_error = own_errors[slot.id]
+                slot.facts.source_gain = max([1.0, *(gains.get(source, 1.0) for source in slot.facts.sources)])
         self._planned_raw_bytes = self._ledger.step_raw_bytes
         for slot in self._table:
             if slot.seen.num_saves:  # else its tensors were never a slot's

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from daf.quant.ops import ALLOWED, ATTENTION, BATCH_NORMS, LOGARITHMS, MAX_POOL, NLL_LOSS, OPS, WEIGHT_OPS, Use
+from daf.quant.ops import ALLOWED, ATTENTION, BATCH_NORMS, LOGARITHMS, MAX_POOL, NLL_LOSS, OPS, WEIGHT_OPS, Use, flow_of
 from daf.quant.recompute.module_rerun import AS_OP
 from daf.quant.recompute.rules import handle_of
 from daf.quant.saved.handles import Exact, View
@@ -47,6 +47,11 @@ def may_compress(slot: Slot) -> bool:
     # What has no gradient of its own (a loss's target, a log-sum-exp, a mask) shows no importance either, and yet the
     # gradient may hang on it. Only a batch that weights are multiplied with is known to matter as its layer does.
     return not slot.facts.is_constant or (ops <= WEIGHT_OPS and slot.facts.importance > 0)
+
+
+def is_free(slot: Slot) -> bool:
+    """Whether noise in it does nothing whatever the gradient is: only its zeros, or its size, are read."""
+    return not any(flow_of(op) or op in WEIGHT_OPS for op in slot.facts.ops)
 
 
 def is_logarithm(slot: Slot) -> bool:

@@ -62,6 +62,7 @@ class Facts:
     curves         of each codec that suits the slot, from the last sampled step
     importance     expected gradient error per unit of relative error here
     importance_recomputed  the same of the error that recomputing it from a ReLU's output makes
+    own_error      squared relative error of the worst gradient that an op makes of it, per relative energy of noise
     is_trusted     what its compression does to gradients was not found to be too much (plan/guard.py)
     is_known       the integers met so far fit the spec: on a device the next are taken to (unconfirmed.py)
     is_mask        holds zeros and one other value, as dropout's noise does; None until the first save is looked at
@@ -77,6 +78,7 @@ class Facts:
     is_input_of_norm  a layer norm or RMSNorm reads it
     is_made_to_fit  its reader takes it only exact, or recomputed with all else that it saved
     is_through_layers  that takes products with weights, which last recompute_seconds
+    source_gain    how much noisier it is then than these, relative to each
     """
 
     ops: set[str] = field(default_factory=set)
@@ -87,6 +89,7 @@ class Facts:
     curves: list[Curve] = field(default_factory=list)
     importance: float = 0.0
     importance_recomputed: float = 0.0
+    own_error: float = 0.0
     is_trusted: bool = True
     is_known: bool = False
     is_mask: bool | None = None
@@ -103,6 +106,7 @@ class Facts:
     is_made_to_fit: bool = False
     is_through_layers: bool = False
     recompute_seconds: float = 0.0
+    source_gain: float = 1.0
 
     @property
     def may_compress(self) -> bool:

@@ -142,8 +142,10 @@ def _is_recomputed(handle: Handle | None) -> bool:
 
 
 def _fields_of(node: Any, name: str, view: View) -> tuple[str | None, ...]:
-    """The names by which a node saved what `view` stands for; where that cannot be told, all that it saved. (None,): the
-    node saved something else, and a foreign hook that runs for it asks for ours, as a checkpoint does for its input."""
+    """The names by which a node saved what `view` stands for; where that cannot be told, all that it saved.
+
+    (None,): the node saved something else, and a foreign hook that runs for it asks for ours, as a checkpoint does.
+    """
     if name not in _fields:
         _fields[name] = saved_fields(node)
     fields = _fields[name]

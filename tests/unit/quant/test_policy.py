@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -177,33 +179,74 @@ def test_readers_are_known_before_any_backward() -> None:
         del loss
 
 
-@pytest.mark.parametrize("is_affine", [True, False])
+NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "layer": (lambda: nn.LayerNorm(64), (256, 64)),
+    "layer, no weight": (lambda: nn.LayerNorm(64, elementwise_affine=False), (256, 64)),
+    "batch": (lambda: nn.BatchNorm2d(8), (16, 8, 6, 6)),
+    "instance": (lambda: nn.InstanceNorm2d(8), (16, 8, 6, 6)),
+    "group": (lambda: nn.GroupNorm(2, 8), (16, 8, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("along", [0.0, 3.0])
-def test_the_noise_that_a_layer_norm_passes_on_is_estimated_well_even_where_its_gradient_cancels(
-    along: float, is_affine: bool
+def test_the_noise_that_a_norm_passes_on_is_estimated_well_even_where_its_gradient_cancels(
+    name: str, along: float
 ) -> None:
     torch.manual_seed(0)
-    norm = nn.LayerNorm(64, elementwise_affine=is_affine)
-    weight = torch.ones(64)
-    if is_affine:
-        weight = nn.init.uniform_(norm.weight, 0.5, 1.5).detach()
-    x = (2.0 * torch.randn(256, 64) + 0.5).requires_grad_() * 1
-    probe = Probe()
-    probe.start()
-    out = norm(x)
-    probe.see_layer("norm", norm, (x,), out)
-    _, mean, rstd = torch.native_layer_norm(x, [64], norm.weight, norm.bias, norm.eps)
-    grad = torch.randn(256, 64) + along * (x - mean).detach() * rstd.detach() / weight
-    out.backward(grad)
+    make, shape = NORMS[name]
+    norm, x = make(), 2.0 * torch.randn(shape) + 0.5
+    grad = torch.randn(shape) + along * norm(x).detach()
+    noise = 0.02 * torch.randn(shape)
 
-    def backward(x: Tensor) -> Tensor:
-        arguments = ([64], mean, rstd, norm.weight, norm.bias, [True, False, False])
-        return torch.ops.aten.native_layer_norm_backward(grad, x, *arguments)[0].detach()
+    def gradient(content: Tensor) -> Tensor:
+        """As if `content` had been saved in the place of x, statistics and all else being those of x."""
+        leaf = x.clone().requires_grad_()
 
-    noise = 0.05 * torch.randn(256, 64)
-    made = energy_of(backward(x + noise) - backward(x))
-    estimated = probe.layer_norms["norm"] * energy_of(noise) / energy_of(x)
+        def unpack(saved: Tensor) -> Tensor:
+            return content.view(saved.shape) if saved.numel() == x.numel() else saved
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpack):
+            out = norm(leaf)
+        return torch.autograd.grad(out, leaf, grad)[0]
+
+    made = energy_of(gradient(x + noise) - gradient(x))
+    with Engine(HostArena(), bits="auto", wish=Wish(ratio=8.0), min_bytes=1024) as engine:
+        probe = engine.policy.probe
+        norm(x.clone().requires_grad_() * 1).backward(grad)
+        (flow, _) = probe.factors.norms
+        estimated = flow.spread * energy_of(noise) / energy_of(x)
     assert 0.7 < estimated / made < 1.4
+
+
+@pytest.mark.parametrize("name", ["matrices", "convolution", "elements", "batched"])
+def test_noise_in_a_factor_is_weighed_whoever_multiplies(name: str) -> None:
+    torch.manual_seed(0)
+    shapes = {"matrices": ((64, 96), (96, 48)), "elements": ((64, 96), (64, 96)), "batched": ((4, 64, 96), (4, 96, 48))}
+    first, second = shapes.get(name, ((8, 6, 12, 12), (5, 6, 3, 3)))
+    product = {"elements": torch.mul, "convolution": nn.functional.conv2d}.get(name, torch.matmul)
+    a, b = torch.randn(first), torch.randn(second, requires_grad=True)
+    grad = torch.randn_like(product(a, b))
+
+    def gradient(content: Tensor) -> Tensor:
+        return torch.autograd.grad(product(content, b), b, grad)[0]
+
+    noise = 0.1 * torch.randn(first)
+    made = energy_of(gradient(a + noise) - gradient(a))
+    with Engine(HostArena(), bits="auto", wish=Wish(ratio=8.0), min_bytes=64) as engine:
+        product(a.clone().requires_grad_() * 1, b * 1).backward(grad)
+        estimated = next(one for one in engine.policy.probe.factors.found if one.slots and one.spread)
+        assert estimated.pull == pytest.approx(energy_of(gradient(a)), rel=1e-3)
+        assert 0.7 < estimated.spread * energy_of(noise) / energy_of(a) / made < 1.4
+
+
+def test_what_no_gradient_was_seen_at_is_exact() -> None:
+    leaf = torch.randn(128, 64, requires_grad=True)
+    with Engine(HostArena(), bits="auto", wish=Wish(ratio=100.0), min_bytes=1024) as engine:
+        for _ in range(4):
+            h = leaf * 1
+            ((h @ h.t()) * 0.0).sum().backward()
+        assert engine.stats()["compressed_bytes"] == 0
 
 
 def test_noise_shrinks_on_its_way_into_an_adapter_as_the_gradient_does() -> None:

@@ -75,7 +75,7 @@ def test_every_op_is_measured_and_the_gradient_is_the_same_to_the_last_bit(bits:
             engine.guard.bound = math.inf
             if not is_measured:
                 engine.spot.begin_step = lambda _is_learning: None  # type: ignore[method-assign]
-            results.append(train(fresh_net(), 30))
+            results.append(train(fresh_net(), 50))
             stats, slots = engine.stats(), engine.slots()
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     assert stats["failures_total"] == stats["fidelity_failures_total"] == 0
@@ -230,13 +230,13 @@ def test_the_published_width_is_what_evictions_left() -> None:
 def test_a_new_plan_is_measured_anew() -> None:
     net, x, arena = nn.Linear(64, 64), data(8192, 64), HostArena()
     with Engine(arena, bits="auto", wish=Wish(ratio=4.0), min_bytes=4096) as engine:
-        for _ in range(17):  # the next plan of its own comes after step 31
+        for _ in range(23):  # the next plan of its own comes after step 31
             gradients(net, x)
         (slot, *_) = (slot for slot in engine.slots() if slot.seen.fidelity)
         assert slot.plan.spec is not None
         wide, before = slot.seen.fidelity, engine.stats()["fidelity_measured_total"]
         slot.plan.planned = Spec("meansplit", 1)
-        for _ in range(13):
+        for _ in range(7):
             gradients(net, x)
     assert engine.stats()["fidelity_measured_total"] > before
     assert 0 < slot.seen.fidelity < wide
