@@ -538,9 +538,9 @@ SOLVERS = _ops(
 
 _ops(
     "MkldnnRnnLayer",
-    "the input is a factor of one weight's gradient; outputs and oneDNN's workspace are recomputed from it",
+    "outputs and oneDNN's workspace are recomputed from the input: noise in it would be in every later state",
     rest=WORKSPACE,
-    input=LINEAR,
+    input=FRAGILE,
     result0=Use.RECOMPUTED,
     result1=Use.RECOMPUTED,
     result2=Use.RECOMPUTED,
