@@ -266,12 +266,15 @@ class Probe(Observer):
 
     @property
     def gradient_energy(self) -> float:
-        """The squared norm of the gradient, as `_layers_energy` takes it; of one that was not finite, that of before."""
+        """The squared norm of the gradient; after one that was not finite, that of before."""
         energy = self._layers_energy()
         return energy if math.isfinite(energy) else self._good_energy
 
     def _layers_energy(self) -> float:
-        """Of the weights' own gradients; where nobody saw these, what they would be if rows did not agree.
+        """Of the weights' own gradients, or what it would be if rows did not agree, whichever is less.
+
+        Where rows agree the whole is larger, and noise that is small beside it still slows a loss that falls fast; where
+        they cancel it is smaller, and noise drowns it.
 
         Without embeddings: rows that have never been trained may have gradients larger than all others together, and an
         optimizer that scales steps by gradients sees the others all the same.
@@ -280,7 +283,8 @@ class Probe(Observer):
         whole = sum(energy for key, energy in self.factors.parameters.items() if key not in tables)
         layers = sum(layer.noise_energy for layer in self.layers.values())
         factors = [factor for factor in self.factors.found if factor.weight and not factor.is_table]
-        return whole or layers + sum(factor.spread for factor in factors)
+        spread = layers + sum(factor.spread for factor in factors)
+        return min(spread, whole) if whole and spread else spread or whole
 
     def _scores(self, slots: list[Slot]) -> dict[int, float]:
         layers = self._gains()
