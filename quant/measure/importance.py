@@ -273,8 +273,8 @@ class Probe(Observer):
     def _layers_energy(self) -> float:
         """Of the weights' own gradients, or what it would be if rows did not agree, whichever is less.
 
-        Where rows agree the whole is larger, and noise that is small beside it still slows a loss that falls fast; where
-        they cancel it is smaller, and noise drowns it.
+        Where rows agree the whole is larger, and noise that is small beside it still slows a loss that falls fast;
+        where they cancel it is smaller, and noise drowns it.
 
         Without embeddings: rows that have never been trained may have gradients larger than all others together, and an
         optimizer that scales steps by gradients sees the others all the same.
