@@ -25,7 +25,8 @@ print(f"loss {loss.item():.9f}")
 PROBE = """
 from daf import session
 active = session.active()
-print("daf", "off" if active is None else active.stats()["reserves_total"])
+names = ("reserves_total", "last_step_saved_bytes", "last_step_saved_raw_bytes")
+print("daf", "off" if active is None else " ".join(str(active.stats()[name]) for name in names))
 """
 
 
@@ -62,8 +63,10 @@ def test_an_unchanged_script_trains_with_its_activations_encoded(script: pathlib
     result = run(script, PYTORCH_ALLOCATOR="daf", DAF_BUDGET="256MiB", DAF_RATIO="16")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
-    stashes = result.stdout.split("daf ")[1]
-    assert int(stashes) >= 5 * 4
+    num_reserves, saved_bytes, raw_bytes = map(int, result.stdout.split("daf ")[1].split())
+    assert num_reserves >= 5
+    assert raw_bytes >= 9 * 512 * 256 * 4
+    assert saved_bytes < raw_bytes / 5
 
 
 def test_without_the_variable_nothing_is_changed(script: pathlib.Path) -> None:
