@@ -219,7 +219,7 @@ class Factors:
         mean_square = self.mean_squares.get(id(handle), 0.0)
         while isinstance(handle, Kept) and handle.instead is not None:
             handle = handle.instead
-        if isinstance(handle, Kept) and handle.tensor.is_floating_point():
+        if isinstance(handle, Kept) and handle.tensor.is_floating_point() and is_in_memory(handle.tensor):
             mean_square = self.energy_of(handle.tensor) / max(1, handle.tensor.numel())
         fan = 1.0 if name == MUL else 0.0
         if name != MUL and "Convolution" not in name:

@@ -39,11 +39,14 @@ def is_in_memory(tensor: torch.Tensor) -> bool:
     """Whether the elements are there to be read.
 
     Sparse tensors and what torch.func wraps have none of their own, nested tensors no one shape. A tensor that is known
-    to be zero was never written, and one that is negated lazily holds the others.
+    to be zero was never written, one that is negated lazily holds the others, and of a sharded weight the memory is
+    taken away between its uses.
     """
     if not has_storage(tensor) or tensor.is_nested:
         return False
-    return not tensor._is_zerotensor() and not tensor.is_neg()
+    if tensor._is_zerotensor() or tensor.is_neg():
+        return False
+    return tensor.numel() == 0 or tensor.untyped_storage().nbytes() > 0
 
 
 @lru_cache(maxsize=4096)

@@ -134,6 +134,12 @@ def test_the_energy_of_a_large_tensor_is_estimated_well(tensor: Tensor) -> None:
     assert energy_of(tensor) == pytest.approx(float(tensor.square().sum()), rel=0.05)
 
 
+def test_a_tensor_whose_memory_was_taken_away_has_no_energy_and_is_not_read() -> None:
+    weight = torch.randn(256, 256)
+    weight.untyped_storage().resize_(0)
+    assert energy_of(weight) == 0.0
+
+
 def test_the_energy_of_what_lies_scattered_counts_all_of_it() -> None:
     part = torch.randn(2048, 2048)[:, ::2]
     assert energy_of(part) == pytest.approx(float(part.square().sum()), rel=2e-3)
