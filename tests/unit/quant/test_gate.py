@@ -178,6 +178,7 @@ def test_an_exception_inside_a_followed_call_leaves_the_gate_open():
                 model(torch.randn(rows, 256)).sum().backward()
             except ValueError:
                 continue
+        session.engine.spot._next = lambda: None  # the clock chooses steps in which an op is measured, without the gate
         before = answered(session)
         x = torch.ones(3, requires_grad=True)
         x.exp()
