@@ -139,6 +139,15 @@ def test_an_exception_of_the_callback_is_said_once_and_planes_go_instead(arena: 
     assert stash.num_streams == 1
 
 
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_ctrl_c_during_the_callback_reaches_the_program_and_the_request_ends_first(arena: Arena) -> None:
     keep_blocks(arena, 8)
 
