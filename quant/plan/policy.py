@@ -40,6 +40,7 @@ ENOUGH_BYTES = 256 << 10  # what a ratio leaves to the smallest model: less help
 ROOMY_SHARE = 0.8
 REST_SHARE = 0.4  # of the budget: steps that stay below need not be seen; at half of it they are again
 SEEN_STEPS = 4  # before any that is not: readers are known, and the optimizer has its state
+SURE_STEPS = 2 * SHOW_EVERY + 1  # before, where something was not read yet: by then it is shown as never read
 SPARED = 4  # of the largest saved tensors: what a memory-saving step does without (ResNet-18: three)
 MIX_CHANGE = 0.1
 MIX_REST = 7  # steps between two samples that a change of the mix calls for: batches of all lengths are one mix
@@ -152,6 +153,8 @@ class Policy:
         where what it leaves to the smallest model is enough for all."""
         wish, raw_bytes = self._wish, max(self._ledger.step_raw_bytes, self._ledger.seen_bytes)
         if wish is None or wish.max_error or self._num_short or self.num_steps < SEEN_STEPS:
+            return False
+        if self.num_steps < SURE_STEPS and any(slot.seen.num_saves and not slot.facts.is_read for slot in self._table):
             return False
         if self.is_short and not (wish and raw_bytes <= ENOUGH_BYTES):
             return False
