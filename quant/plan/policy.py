@@ -185,8 +185,12 @@ class Policy:
     @property
     def expects_pressure(self) -> bool:
         """Whether the step that begins is to recompute what it can from its start, though nothing is planned yet. Not
-        after a single step that ran short: the batch may have been longer than all others."""
-        return not self.is_short and self._num_short >= (NUM_SHORT if self._has_fitted else 1)
+        after a single step that ran short: the batch may have been longer than all others. And on while such a step
+        was not short but all of it, exact, would be more than there is room for."""
+        if self.is_short:
+            return False
+        is_held_down = self._is_saving and not self._num_short
+        return is_held_down or self._num_short >= (NUM_SHORT if self._has_fitted else 1)
 
     def tight_budget(self) -> int:
         """The budget in bytes if the step that begins must save memory, 0 where there is room."""
