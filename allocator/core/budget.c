@@ -124,6 +124,14 @@ void dafi_after_free(daf_arena_t *arena) {
     if (arena->resident_bytes > arena->budget_bytes) dafi_shrink_to(arena, arena->budget_bytes, DAFI_FOR_BUDGET);
 }
 
+/* What a budget has to hold. Where somebody compresses kept tensors when asked, a quarter of their bytes is left of them:
+ * 8 of 32 bits, or some exact ones and fewer bits of the others. */
+static uint64_t firm_bytes(const daf_arena_t *arena) {
+    uint64_t held = dafi_held_bytes(arena);
+    if (!arena->pressure) return held;
+    return held - dafi_min(arena->kept_bytes, arena->tensors.live_bytes) / 4 * 3;
+}
+
 dafi_peaks_t dafi_now(const daf_arena_t *arena) {
     uint64_t tensor = arena->tensors.live_bytes, plane = dafi_plane_bytes(arena);
     return (dafi_peaks_t){
@@ -134,6 +142,7 @@ dafi_peaks_t dafi_now(const daf_arena_t *arena) {
         .raw = arena->raw_bytes + arena->other_raw_bytes,
         .saved = plane + arena->kept_bytes,
         .held = dafi_held_bytes(arena),
+        .firm = firm_bytes(arena),
     };
 }
 
@@ -145,6 +154,7 @@ static void raise_peaks(dafi_peaks_t *peaks, const dafi_peaks_t *now) {
     peaks->raw = dafi_max(peaks->raw, now->raw);
     peaks->saved = dafi_max(peaks->saved, now->saved);
     peaks->held = dafi_max(peaks->held, now->held);
+    peaks->firm = dafi_max(peaks->firm, now->firm);
 }
 
 void dafi_note(daf_arena_t *arena) {
@@ -218,7 +228,7 @@ static void refuse(daf_outcome_t *outcome, uint64_t least_bytes, const char *rea
 }
 
 void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome) {
-    uint64_t needed = arena->last_step.held;
+    uint64_t needed = arena->last_step.firm;
     if (num_bytes < DAF_MIN_BUDGET_BYTES) {
         refuse(outcome, dafi_max(needed, DAF_MIN_BUDGET_BYTES), "smaller than any arena can be");
         return;

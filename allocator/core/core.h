@@ -175,6 +175,7 @@ typedef struct dafi_peaks {
     uint64_t resident, tensor, plane, raw, held;
     uint64_t live;  /* tensors and planes together */
     uint64_t saved; /* planes and kept tensors together */
+    uint64_t firm;  /* held, less what compressing kept tensors would free */
 } dafi_peaks_t;
 
 typedef struct dafi_slot {
