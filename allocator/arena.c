@@ -261,6 +261,7 @@ void daf_arena_step(daf_arena_t *arena, double seconds) {
     arena->counts.step_seconds_total += seconds;
     arena->last_step = arena->step;
     arena->step = dafi_now(arena);
+    dafi_budget_end_grace(arena);
     dafi_commands_step(arena);
     if (arena->counts.steps - arena->decay.last_step >= DAFI_LOOK_STEPS) dafi_decay(arena);
     dafi_moves_renew(arena);

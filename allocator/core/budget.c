@@ -11,13 +11,18 @@
 
 #define MAX_GROWTH_BYTES (UINT64_C(256) << 20)
 
+/* What a request may fill. */
+static uint64_t allowed_bytes(const daf_arena_t *arena) {
+    return dafi_max(arena->budget_bytes, arena->grace_bytes);
+}
+
 static bool fits(const daf_arena_t *arena, uint64_t num_bytes) {
-    return arena->resident_bytes + num_bytes <= arena->budget_bytes;
+    return arena->resident_bytes + num_bytes <= allowed_bytes(arena);
 }
 
 static uint64_t over_by(const daf_arena_t *arena, uint64_t num_bytes) {
     uint64_t wanted = arena->resident_bytes + num_bytes;
-    return wanted > arena->budget_bytes ? wanted - arena->budget_bytes : 0;
+    return wanted > allowed_bytes(arena) ? wanted - allowed_bytes(arena) : 0;
 }
 
 static uint64_t dirty_page_bytes(const daf_arena_t *arena) {
@@ -124,8 +129,8 @@ void dafi_after_free(daf_arena_t *arena) {
     if (arena->resident_bytes > arena->budget_bytes) dafi_shrink_to(arena, arena->budget_bytes, DAFI_FOR_BUDGET);
 }
 
-/* What a budget has to hold. Where somebody compresses kept tensors when asked, a quarter of their bytes is left of them:
- * 8 of 32 bits, or some exact ones and fewer bits of the others. */
+/* What a budget has to hold. Where somebody compresses kept tensors when asked, a quarter of their bytes is left of
+ * them: 8 of 32 bits, or some exact ones and fewer bits of the others. */
 static uint64_t firm_bytes(const daf_arena_t *arena) {
     uint64_t held = dafi_held_bytes(arena);
     if (!arena->pressure) return held;
@@ -173,7 +178,7 @@ uint64_t dafi_least_budget(const daf_arena_t *arena, uint64_t num_bytes) {
 
 uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_bytes) {
     if (!arena->backend.is_costly) return num_bytes;
-    uint64_t unit = arena->backend.unit_bytes, room = arena->budget_bytes - arena->resident_bytes;
+    uint64_t unit = arena->backend.unit_bytes, room = allowed_bytes(arena) - arena->resident_bytes;
     uint64_t ahead = dafi_min(arena->growth_bytes, dafi_min(room, limit_bytes)) / unit * unit;
     uint64_t cap = dafi_min(MAX_GROWTH_BYTES, dafi_max(unit, arena->resident_bytes / 8));
     arena->growth_bytes = dafi_min(arena->growth_bytes * 2, cap); /* demand goes on: larger steps, fewer calls */
@@ -237,6 +242,9 @@ void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_out
         refuse(outcome, needed, "the last step held more than this in tensors, pinned stashes and floors");
         return;
     }
+    /* What a step keeps exact was planned for the budget of before: it may be finished under that one. */
+    bool is_begun = arena->pressure && arena->kept_bytes > 0 && num_bytes < arena->last_step.held;
+    arena->grace_bytes = is_begun ? dafi_max(arena->budget_bytes, arena->grace_bytes) : 0;
     arena->budget_bytes = num_bytes;
     uint64_t over = dafi_shrink_to(arena, num_bytes, DAFI_FOR_BUDGET);
     arena->pending_bytes = over ? num_bytes : 0;
@@ -245,6 +253,12 @@ void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_out
         snprintf(outcome->reason, sizeof outcome->reason,
                  "%llu bytes in use cannot be dropped; they go as they are freed", (unsigned long long)over);
     dafi_event(arena, DAFI_EVENT_RESIZE, 0, num_bytes, (double)over, over ? "pending" : "applied");
+}
+
+void dafi_budget_end_grace(daf_arena_t *arena) {
+    if (arena->grace_bytes == 0) return;
+    arena->grace_bytes = 0;
+    dafi_after_free(arena);
 }
 
 bool dafi_budget_settle(daf_arena_t *arena) {

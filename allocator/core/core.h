@@ -222,6 +222,7 @@ struct daf_arena {
     uint64_t num_moves;                   /* since the zones were last mapped afresh */
     uint64_t growth_bytes;                /* commit ahead by this much; adaptive */
     uint64_t pending_bytes;               /* a budget still to be reached; 0: none */
+    uint64_t grace_bytes;                 /* the budget before it was lowered, for what a step has begun; 0: none */
     uint64_t ceiling_bytes;               /* how far a budget that a watcher lowered may give way; 0: not at all */
     daf_reclaim_fn reclaim;
     void *reclaim_context;
@@ -352,7 +353,8 @@ void dafi_note(daf_arena_t *arena);              /* peaks and low marks, after e
 uint64_t dafi_least_budget(const daf_arena_t *arena, uint64_t num_bytes); /* that would hold so much more now */
 uint64_t dafi_growth(daf_arena_t *arena, uint64_t num_bytes, uint64_t limit_bytes);
 void dafi_budget_set(daf_arena_t *arena, uint64_t num_bytes, bool force, daf_outcome_t *outcome);
-bool dafi_budget_settle(daf_arena_t *arena); /* true: a pending budget has just been reached */
+void dafi_budget_end_grace(daf_arena_t *arena); /* a step has ended: the next one fits the budget */
+bool dafi_budget_settle(daf_arena_t *arena);    /* true: a pending budget has just been reached */
 /* True: a budget that was lowered from outside has given way to `num_bytes` more, which bits could not pay for. */
 bool dafi_budget_give_way(daf_arena_t *arena, uint64_t num_bytes);
 void dafi_decay_start(daf_arena_t *arena);

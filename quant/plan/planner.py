@@ -22,6 +22,9 @@ from daf.quant.plan.menu import Choice, Kind, Menu, Menus, Option, Total, noise_
 
 GOOD_ERROR = 0.01**2  # a gradient that errs by 1% trains as an exact one does: from there on the faster plan is better
 ERROR_CAP = 0.35**2  # what a wish for fewer bytes may cost. Beyond, hardly any of the gradient is left to learn from
+LOST_ERROR = (
+    0.5  # of the squared gradient: more than that no budget is worth. Memory that is short then is asked for in vain
+)
 WORTH_TIME = 4.0  # times the squared error: a step as fast as wanted is not worth more
 MARGIN = 0.05  # what a change of plan must gain
 NUM_ROUNDS = 4
@@ -34,7 +37,7 @@ Cost = Callable[[Option], float]
 class Goal:
     """What to plan for. Errors are squared (menu.py).
 
-    max_bytes    what there is room for. Whatever it costs, no plan takes more if there is one that does not
+    max_bytes    what there is room for. No plan takes more if there is one that does not and errs less than `lost_error`
     wish_bytes   what the user would like to store at most: kept as long as the error stays under the cap
     max_error    if set: the fewest bytes with no more than this error
     good_error   below this, errors are alike and the fastest plan is taken
@@ -46,6 +49,7 @@ class Goal:
     max_error: float | None = None
     good_error: float = GOOD_ERROR
     error_cap: float = ERROR_CAP
+    lost_error: float = math.inf
     max_seconds: float = math.inf
 
 
@@ -92,6 +96,8 @@ def _choose(menus: Menus, goal: Goal) -> Choice:
     sums = total(chosen)
     if room < goal.max_bytes and (sums.error > goal.error_cap or sums.stored_bytes > room):
         return _best(menus, goal.max_bytes, _error, enough=goal.error_cap)
+    if sums.error > goal.lost_error:
+        return _best(menus, math.inf, _error, enough=goal.lost_error)
     if sums.error <= goal.good_error:
         return _bisect(menus, room, _Aim(_seconds, _error, goal.good_error), chosen)
     if sums.seconds > goal.max_seconds:

@@ -17,7 +17,7 @@ from daf.quant.measure.importance import Probe
 from daf.quant.measure.op import is_exact
 from daf.quant.plan.menu import Kind, Option
 from daf.quant.plan.options import anchored, menu_of
-from daf.quant.plan.planner import Goal, Plan, plan
+from daf.quant.plan.planner import LOST_ERROR, Goal, Plan, plan
 from daf.quant.plan.readers import is_recomputable, may_compress
 from daf.quant.plan.relief import Step
 from daf.quant.plan.room import Room
@@ -326,7 +326,7 @@ class Policy:
         if wish.max_error:
             return Goal(room, max_error=wish.max_error**2 / self._error_scale)
         if not wish.ratio:
-            return Goal(room, max_seconds=self._max_seconds(wish))
+            return Goal(room, lost_error=LOST_ERROR, max_seconds=self._max_seconds(wish))
         fixed = raw = 0
         for slot in slots:
             num_bytes = self.probe.slots[slot.id].num_saves * slot.seen.raw_bytes
@@ -336,6 +336,7 @@ class Policy:
                 fixed += num_bytes if slot.facts.lossless is None else slot.facts.lossless[1]
         return Goal(
             room,
+            lost_error=LOST_ERROR,
             wish_bytes=fixed + max(RATIO_SHARE * raw / wish.ratio, ENOUGH_BYTES),
             max_seconds=self._max_seconds(wish),
         )

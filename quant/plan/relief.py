@@ -120,7 +120,7 @@ class Relief:
         self._let_go()
         self._entries = [entry for entry in self._entries if entry.exact() is not None]
         step = Step(self._num_asked, self._num_compressed, self._other_bytes)
-        self._num_asked = self._num_compressed = self._other_bytes = self._largest_bytes = 0
+        self._num_asked = self._num_compressed = self._other_bytes = self._largest_bytes = self._until_look = 0
         return step
 
     def __call__(self, missing_bytes: int) -> bool:

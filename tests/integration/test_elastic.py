@@ -105,3 +105,27 @@ def test_a_batch_twice_as_large_costs_bits_and_not_the_run_and_small_ones_are_ex
     assert errors[:3] == [0.0] * 3
     assert 0.0 < errors[3] < 0.1
     assert errors[4:] == [0.0] * 2
+
+
+def test_a_budget_lowered_within_a_step_lets_the_step_end_and_is_kept_from_the_next_on() -> None:
+    rows = [64] * 10
+    plain = train(perceptron, rows)
+    need = need_bytes(perceptron, rows)
+    wanted = int(0.7 * need)
+    num_calls = 0
+
+    def lower(*_: object) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 50:  # in the middle of the third step's forward
+            assert session.set_budget(wanted).state in ("applied", "pending")
+
+    with daf.Session(budget=2 * need) as session:
+        handle = nn.modules.module.register_module_forward_hook(lower)
+        ours = train(perceptron, rows)
+        handle.remove()
+        stats = session.stats()
+    assert stats["budget_bytes"] == wanted
+    assert stats["last_step_resident_bytes"] <= 1.005 * wanted
+    assert stats["recomputed_bytes"] + stats["compressed_bytes"] > 0
+    assert max(error(a, b) for a, b in zip(ours, plain, strict=True)) < 0.1

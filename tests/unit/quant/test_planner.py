@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from daf.kernels import Spec
 from daf.quant.plan.menu import Kind, Menus, Option, noise_of, total
-from daf.quant.plan.planner import ERROR_CAP, GOOD_ERROR, Goal, plan
+from daf.quant.plan.planner import LOST_ERROR, ERROR_CAP, GOOD_ERROR, Goal, plan
 
 
 def menu(*points: tuple[int, float], seconds: float = 0.0) -> list[Option]:
@@ -249,3 +249,11 @@ def test_plans_over_a_chain_are_near_the_best_of_all(errors: list[float], passes
     if fitting:
         assert found.stored_bytes <= room
         assert found.error <= 4.5 * min(one.error for one in fitting) + 1e-3
+
+
+def test_a_budget_does_not_cost_the_whole_gradient() -> None:
+    menus = {0: [*menu((1, 900.0), (4, 0.3), (8, 0.01)), keep(32)], 1: [*menu((1, 0.01)), keep(32)]}
+    found = plan(menus, Goal(max_bytes=2, lost_error=LOST_ERROR))
+    assert found.error <= LOST_ERROR
+    assert not found.is_met
+    assert found.stored_bytes == 5
