@@ -37,7 +37,7 @@ Cost = Callable[[Option], float]
 class Goal:
     """What to plan for. Errors are squared (menu.py).
 
-    max_bytes    what there is room for. No plan takes more if there is one that does not and errs less than `lost_error`
+    max_bytes    what there is room for. No plan takes more if there is one that does not and keeps `lost_error`
     wish_bytes   what the user would like to store at most: kept as long as the error stays under the cap
     max_error    if set: the fewest bytes with no more than this error
     good_error   below this, errors are alike and the fastest plan is taken

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from daf.kernels import Spec
 from daf.quant.plan.menu import Kind, Menus, Option, noise_of, total
-from daf.quant.plan.planner import LOST_ERROR, ERROR_CAP, GOOD_ERROR, Goal, plan
+from daf.quant.plan.planner import ERROR_CAP, GOOD_ERROR, LOST_ERROR, Goal, plan
 
 
 def menu(*points: tuple[int, float], seconds: float = 0.0) -> list[Option]:
